@@ -1,0 +1,23 @@
+"""quantattn: exact attention encoders for long financial sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quantattn.attention import Attended, AttentionState, Mask, attention
+from quantattn.batch import PackedBatch
+
+if TYPE_CHECKING:
+    from quantattn.nn import Encoder, load_model
+
+__version__ = "0.1.0"
+__all__ = ["Attended", "AttentionState", "Encoder", "Mask", "PackedBatch", "__version__", "attention", "load_model"]
+
+
+def __getattr__(name: str) -> Any:
+    # The encoder is loaded on first use: somebody who wants the attention function alone pays for nothing else.
+    if name in ("Encoder", "load_model"):
+        from quantattn import nn
+
+        return getattr(nn, name)
+    raise AttributeError(f"module 'quantattn' has no attribute {name!r}")

@@ -1,0 +1,94 @@
+"""The seam between data and models: a batch of ragged sequences laid end to end, with no padding.
+
+Dimensions: N sequences, T packed tokens, Q decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+IGNORE = -100
+"""Class target of a decision that has no label; every loss and every metric leaves it out."""
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """N sequences of T tokens in all, laid end to end.
+
+    Attributes:
+        fields: name → (T,) one value a token. Integer tensors are codes to embed (int64), floating ones are
+            scaled values (float32) with 0 for missing.
+        time: (T,) int64, nanoseconds UTC at which the token became available; positions when there is no clock.
+        cu_seqlens: (N + 1,) int32, `cu_seqlens[n]:cu_seqlens[n + 1]` are the rows of sequence n; first 0, last T.
+        max_seqlen: the longest sequence, a Python int, so that nobody asks the device for it.
+        positions: (Q,) int64 rows of the pack at which a decision is made, ascending.
+        keys: (Q,) int64 identifiers of the decisions in the data set that made the batch.
+        targets: name → (Q, …) or (T, …) what is to be predicted; class targets use `IGNORE` for "none".
+    """
+
+    fields: Mapping[str, Tensor]
+    time: Tensor
+    cu_seqlens: Tensor
+    max_seqlen: int
+    positions: Tensor
+    keys: Tensor
+    targets: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def n_tokens(self) -> int:
+        """T, the number of packed tokens."""
+        return int(self.time.shape[0])
+
+    @property
+    def n_sequences(self) -> int:
+        """N, the number of sequences."""
+        return int(self.cu_seqlens.shape[0]) - 1
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
+        """The same batch with every tensor on `device`."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
+
+        return replace(
+            self,
+            fields={name: move(value) for name, value in self.fields.items()},
+            time=move(self.time),
+            cu_seqlens=move(self.cu_seqlens),
+            positions=move(self.positions),
+            keys=move(self.keys),
+            targets={name: move(value) for name, value in self.targets.items()},
+        )
+
+    def pin_memory(self) -> PackedBatch:
+        """The same batch in page-locked memory, for asynchronous copies to a GPU."""
+        return replace(
+            self,
+            fields={name: value.pin_memory() for name, value in self.fields.items()},
+            time=self.time.pin_memory(),
+            cu_seqlens=self.cu_seqlens.pin_memory(),
+            positions=self.positions.pin_memory(),
+            keys=self.keys.pin_memory(),
+            targets={name: value.pin_memory() for name, value in self.targets.items()},
+        )
+
+    def check(self) -> PackedBatch:
+        """Raise ValueError unless shapes and offsets agree; returns the batch itself. Reads tensor values (may sync)."""
+        starts = self.cu_seqlens.tolist()
+        if not starts or starts[0] != 0 or starts[-1] != self.n_tokens or starts != sorted(starts):
+            raise ValueError(f"cu_seqlens must rise from 0 to T = {self.n_tokens}, got {starts[:8]} …")
+        longest = max((b - a for a, b in zip(starts, starts[1:], strict=False)), default=0)
+        if longest != self.max_seqlen:
+            raise ValueError(f"max_seqlen is {self.max_seqlen} but the longest sequence has {longest} tokens")
+        for name, value in self.fields.items():
+            if value.shape[:1] != (self.n_tokens,):
+                raise ValueError(f"field {name!r} has shape {tuple(value.shape)}, expected ({self.n_tokens},)")
+        if self.positions.shape != self.keys.shape:
+            raise ValueError(f"{self.positions.numel()} positions but {self.keys.numel()} keys")
+        if self.positions.numel() and not (0 <= int(self.positions.min()) and int(self.positions.max()) < self.n_tokens):
+            raise ValueError(f"positions must lie in [0, {self.n_tokens})")
+        return self
