@@ -1,0 +1,110 @@
+"""The specification: exact attention written densely, sequence by sequence, to be read and to be compared with.
+
+    out_i = Σ_j softmax_j(scale · q_i·k_j + bias_ij) · v_j        lse_i = ln Σ_j exp(scale · q_i·k_j + bias_ij)
+
+over the keys j that query i sees. It forms the N×N matrix and is differentiated by autograd alone. It is slow on
+purpose and shares no code with the kernels.
+
+Dimensions: N sequences, T packed queries, Tk packed keys, H query heads, Hkv key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quantattn.attention.mask import Mask
+from quantattn.attention.seen import bias_of_sequence, seen_scores, seen_sum
+from quantattn.attention.state import Attended
+
+
+def exact_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor,
+    *,
+    mask: Mask,
+    bias: Tensor | None,
+    scale: float,
+) -> Attended:
+    """Attention of each packed sequence, in float64 for float64 inputs, else in float32 and rounded once at the end.
+
+    A query that sees no key has out 0, lse −∞ and gradients 0. What stands at an invisible place, NaN and inf included,
+    reaches no output and no gradient. Memory O(H·N²) for the longest sequence, kept for the backward.
+
+    Args:
+        q: (T, H, D).
+        k: (Tk, Hkv, D); H is a multiple of Hkv, and query heads h·H/Hkv … share key head h.
+        v: (Tk, Hkv, D).
+        cu_seqlens: (N + 1,) int32 offsets of the sequences in q.
+        cu_seqlens_k: (N + 1,) int32 offsets of the sequences in k and v.
+        mask: who sees whom.
+        bias: additive, broadcastable to (N, H, longest Nq, longest Nk); a key with bias −∞ is invisible.
+        scale: factor of q·k before the bias.
+
+    Returns:
+        out (T, H, D) in the dtype of q, lse (T, H) in float32, or float64 for float64 inputs.
+    """
+    dtype = _lse_dtype(q)
+    out, lse = _packed(q.to(dtype), k.to(dtype), v.to(dtype), cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    return Attended(out.to(q.dtype), lse)
+
+
+def standard_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor,
+    *,
+    mask: Mask,
+    bias: Tensor | None,
+    scale: float,
+) -> Attended:
+    """The same computation as it is usually written: scores, weights and products each rounded to the inputs' dtype.
+
+    What it loses against float64 is what users of that dtype accept already; the error budget is stated in that unit.
+    Signature and result as `exact_attention`.
+    """
+    out, lse = _packed(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    return Attended(out, lse)
+
+
+def _packed(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, mask: Mask, bias: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    heads, heads_k = q.shape[1], k.shape[1]
+    if heads_k == 0 or heads % heads_k:
+        raise ValueError(f"query heads must be a multiple of key heads, got {heads} and {heads_k}")
+    rows, columns = cu_q.tolist(), cu_k.tolist()
+    outs, lses = [q[:0]], [q[:0].sum(-1, dtype=_lse_dtype(q))]  # so that no sequence at all is a result too
+    for n in range(len(rows) - 1):
+        q_n = q[rows[n] : rows[n + 1]].transpose(0, 1)  # (H, Nq, D)
+        k_n = k[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(heads // heads_k, dim=0)  # (H, Nk, D)
+        v_n = v[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(heads // heads_k, dim=0)
+        bias_n = None if bias is None else bias_of_sequence(bias, n, q_n.shape[1], k_n.shape[1])
+        out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale)
+        outs.append(out.transpose(0, 1))
+        lses.append(lse.transpose(0, 1))
+    return torch.cat(outs), torch.cat(lses)
+
+
+def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """One sequence: q (H, Nq, D), k, v (H, Nk, D), bias broadcastable to (H, Nq, Nk) → out (H, Nq, D), lse (H, Nq)."""
+    seen = mask.visible(q.shape[1], k.shape[1], device=q.device)
+    scores = seen_scores(q, k, seen) * scale  # (H, Nq, Nk)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+        seen = seen & (bias != -torch.inf)
+    sees = seen.any(dim=-1, keepdim=True)
+    # A row without keys gets finite scores, so that softmax and logsumexp have a gradient there to multiply by nothing.
+    scores = scores.where(seen, -torch.inf).where(sees, 0)
+    lse = torch.logsumexp(scores.to(_lse_dtype(q)), dim=-1).where(sees[..., 0], -torch.inf)
+    weights = torch.softmax(scores, dim=-1).where(seen, 0)
+    return seen_sum(weights, v, seen), lse
+
+
+def _lse_dtype(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
