@@ -1,0 +1,185 @@
+"""What the forward and the backward share: where a tile lies, which blocks it visits, what it may see.
+
+Legend: a tile is BLOCK_M queries or BLOCK_N keys of one sequence and one head. `shift` = Nk − Nq puts query i
+beside key i + shift (bottom-right alignment, as in `Mask`).
+"""
+
+from __future__ import annotations
+
+import os
+
+import triton
+import triton.language as tl
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+if INTERPRETED:  # inline assembly has no interpreter
+
+    @triton.jit
+    def exp2(x):
+        return tl.exp2(x)
+else:
+
+    @triton.jit
+    def exp2(x):
+        # Flushing results below 2⁻¹²⁶ to zero drops the range check that the default exp2 makes on every score.
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def find_sequence(tile, cu_ptr, n_sequences, BLOCK: tl.constexpr):
+    """Number of the sequence that owns a tile of a pack, without a table and without knowing the longest length.
+
+    Sequence n owns the tiles from ⌊cu[n] / BLOCK⌋ + n up to ⌊cu[n + 1] / BLOCK⌋ + n + 1, exclusive. The ranges
+    are disjoint and each is long enough, so T // BLOCK + N programs cover every pack; what is too many returns.
+    """
+    low = 0
+    high = n_sequences
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_ptr + middle) // BLOCK + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def locate(tile, cu_own_ptr, cu_other_ptr, n_sequences, n_own, n_other, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+    """Place of a tile: (batch index, sequence, first row, start and length of its own rows, of the other side's)."""
+    if PACKED:
+        sequence = find_sequence(tile, cu_own_ptr, n_sequences, BLOCK)
+        own_start = tl.load(cu_own_ptr + sequence)
+        n_own = tl.load(cu_own_ptr + sequence + 1) - own_start
+        other_start = tl.load(cu_other_ptr + sequence)
+        n_other = tl.load(cu_other_ptr + sequence + 1) - other_start
+        first = (tile - (own_start // BLOCK + sequence)) * BLOCK
+        batch = 0
+    else:
+        tiles = tl.cdiv(n_own, BLOCK)
+        sequence = tile // tiles
+        first = (tile - sequence * tiles) * BLOCK
+        own_start = 0
+        other_start = 0
+        batch = sequence
+    return batch, sequence, first, own_start, n_own, other_start, n_other
+
+
+@triton.jit
+def key_blocks(
+    first, n_q, n_k, left, right,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, ALL_MASKED: tl.constexpr,
+):  # fmt: skip
+    """Bounds low ≤ full_low ≤ full_high ≤ high of the keys that a tile of queries visits.
+
+    Outside [low, high) no query of the tile sees a key; in [full_low, full_high) every query sees every key.
+    The first three are multiples of BLOCK_N.
+    """
+    shift = n_k - n_q
+    last = tl.minimum(first + BLOCK_M, n_q) - 1
+    low = 0
+    high = n_k
+    full_low = 0
+    full_high = n_k
+    if HAS_LEFT:
+        low = tl.maximum(first + shift - left, 0)
+        full_low = tl.maximum(last + shift - left, 0)
+    if HAS_RIGHT:
+        high = tl.minimum(last + shift + right + 1, n_k)
+        full_high = tl.minimum(first + shift + right + 1, n_k)
+    low = tl.minimum(low, n_k) // BLOCK_N * BLOCK_N
+    high = tl.maximum(high, low)
+    full_low = tl.minimum(tl.cdiv(full_low, BLOCK_N) * BLOCK_N, tl.cdiv(high, BLOCK_N) * BLOCK_N)
+    full_high = tl.maximum(tl.maximum(full_high, 0) // BLOCK_N * BLOCK_N, full_low)
+    if ALL_MASKED:
+        full_high = full_low
+    return low, full_low, full_high, high
+
+
+@triton.jit
+def query_blocks(
+    first, n_q, n_k, left, right,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, ALL_MASKED: tl.constexpr,
+):  # fmt: skip
+    """The mirror of `key_blocks`: bounds of the queries that a tile of keys is seen by, multiples of BLOCK_M."""
+    shift = n_k - n_q
+    last = tl.minimum(first + BLOCK_N, n_k) - 1
+    low = 0
+    high = n_q
+    full_low = 0
+    full_high = n_q
+    if HAS_RIGHT:
+        low = tl.maximum(first - right - shift, 0)
+        full_low = tl.maximum(last - right - shift, 0)
+    if HAS_LEFT:
+        high = tl.minimum(last + left - shift + 1, n_q)
+        full_high = tl.minimum(first + left - shift + 1, n_q)
+    low = tl.minimum(low, n_q) // BLOCK_M * BLOCK_M
+    high = tl.maximum(high, low)
+    full_low = tl.minimum(tl.cdiv(full_low, BLOCK_M) * BLOCK_M, tl.cdiv(high, BLOCK_M) * BLOCK_M)
+    full_high = tl.maximum(tl.maximum(full_high, 0) // BLOCK_M * BLOCK_M, full_low)
+    if ALL_MASKED:
+        full_high = full_low
+    return low, full_low, full_high, high
+
+
+@triton.jit
+def sees(query, key, n_q, n_k, left, right, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr):
+    """The jit twin of `Mask.visible`; query and key are index tensors that broadcast against each other."""
+    relative = key - (query + (n_k - n_q))
+    seen = (key < n_k) & (query < n_q)
+    if HAS_LEFT:
+        seen = seen & (relative >= -left)
+    if HAS_RIGHT:
+        seen = seen & (relative <= right)
+    return seen
+
+
+@triton.jit
+def load_tile(
+    source, batch, head, start, first, n_rows, stride_b, stride_n, stride_h, stride_d,
+    D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr, CHECK_ROWS: tl.constexpr,
+):  # fmt: skip
+    """Rows first … first + BLOCK of one sequence and head, [BLOCK, BLOCK_D]; columns ≥ D are 0.
+
+    `source` is a descriptor over (B, H, N, D) or a pointer. A descriptor may bring rows of the next sequence
+    (masked by whoever uses them); a pointer brings 0 for them when CHECK_ROWS.
+    """
+    if TMA:
+        return source.load([batch, head, start + first, 0]).reshape([BLOCK, BLOCK_D])
+    row = tl.arange(0, BLOCK).to(tl.int64)
+    column = tl.arange(0, BLOCK_D)
+    base = (
+        source
+        + tl.cast(batch, tl.int64) * stride_b
+        + tl.cast(head, tl.int64) * stride_h
+        + tl.cast(start + first, tl.int64) * stride_n
+    )
+    where = base + row[:, None] * stride_n + column[None, :] * tl.cast(stride_d, tl.int64)
+    if CHECK_ROWS:
+        inside = (first + row < n_rows)[:, None]
+        if D != BLOCK_D:
+            inside = inside & (column < D)[None, :]
+        return tl.load(where, mask=inside, other=0.0)
+    if D != BLOCK_D:
+        return tl.load(where, mask=(column < D)[None, :], other=0.0)
+    return tl.load(where)
+
+
+@triton.jit
+def without_nonfinite(x):
+    """x with NaN and ±inf replaced by 0: 0 · NaN is NaN, so a zero weight alone does not hide a value."""
+    return tl.where(tl.abs(x) < float("inf"), x, 0.0).to(x.dtype)
+
+
+@triton.jit
+def load_bias(bias_ptr, query, key, seen, stride_i, stride_j):
+    """Tile of the additive mask in base-2 units; 0 where nothing is seen (the caller masks)."""
+    where = bias_ptr + query.to(tl.int64) * stride_i + key.to(tl.int64) * stride_j
+    return tl.load(where, mask=seen, other=0.0).to(tl.float32) * LOG2E
