@@ -75,15 +75,13 @@ def standard_attention(
 def _packed(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, mask: Mask, bias: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    heads, heads_k = q.shape[1], k.shape[1]
-    if heads_k == 0 or heads % heads_k:
-        raise ValueError(f"query heads must be a multiple of key heads, got {heads} and {heads_k}")
+    group = q.shape[1] // k.shape[1]
     rows, columns = cu_q.tolist(), cu_k.tolist()
     outs, lses = [q[:0]], [q[:0].sum(-1, dtype=_lse_dtype(q))]  # so that no sequence at all is a result too
     for n in range(len(rows) - 1):
         q_n = q[rows[n] : rows[n + 1]].transpose(0, 1)  # (H, Nq, D)
-        k_n = k[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(heads // heads_k, dim=0)  # (H, Nk, D)
-        v_n = v[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(heads // heads_k, dim=0)
+        k_n = k[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)  # (H, Nk, D)
+        v_n = v[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)
         bias_n = None if bias is None else bias_of_sequence(bias, n, q_n.shape[1], k_n.shape[1])
         out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale)
         outs.append(out.transpose(0, 1))
