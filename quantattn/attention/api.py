@@ -1,12 +1,187 @@
-"""The public function (filled in by its own commit)."""
+"""The public function: checks once, chooses once, keeps the layout of its inputs."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
+import torch
+from torch import Tensor
+
+from quantattn.attention import ops
+from quantattn.attention.choose import choose_backend, require_backend
+from quantattn.attention.exact import exact_attention
+from quantattn.attention.mask import Mask
 from quantattn.attention.state import Attended
+from quantattn.attention.tiled import tiled_attention
+
+_PLAIN = {"exact": exact_attention, "tiled": tiled_attention}
 
 
-def attention(*args: Any, **kwargs: Any) -> Attended:
-    """Placeholder until the function lands."""
-    raise NotImplementedError
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    *,
+    mask: Mask = Mask(),  # noqa: B008  a frozen value
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    deterministic: bool = True,
+    backend: str = "auto",
+) -> Attended:
+    """Exactly softmax(q @ k.T * scale + bias) @ v per sequence and head, without forming the matrix.
+
+    The softmax runs over every key that `mask` and `bias` let a query see; nothing is dropped or approximated, and
+    what differs from the dense computation is rounding (`python -m quantattn validate` measures it). Memory grows with
+    the number of tokens. Gradients flow through `out` and through `lse` and have the same bits on every run.
+
+    A query that sees no key gets out 0, lse −inf and gradients 0. What stands at an invisible place, NaN and inf
+    included, reaches no output and no gradient.
+
+    Args:
+        q: (T, H, D) packed sequences, or one sequence when `cu_seqlens` is None; or (B, N, H, D) dense. float16,
+            bfloat16, float32 (products in IEEE float32, or in TF32 after
+            `torch.set_float32_matmul_precision("high")`) or float64 (backends tiled and exact). Any strides.
+        k: (Tk, Hkv, D) or (B, Nk, Hkv, D); H is a multiple of Hkv, and H/Hkv query heads share a key head.
+        v: as k.
+        cu_seqlens: (N + 1,) int32, rows `cu_seqlens[n]:cu_seqlens[n + 1]` of q are sequence n; may be empty ones.
+        cu_seqlens_k: the same for k and v; None means `cu_seqlens`.
+        mask: `Mask(causal=…, window=…)`; aligned so that the last query stands beside the last key.
+        bias: additive, floating, broadcastable to (N, H, longest Nq, longest Nk) with places counted inside each
+            sequence; −inf hides a key.
+        scale: factor of q·k; None is 1/√D.
+        dropout: only 0.0 is offered.
+        softcap: only None is offered.
+        sinks: only None is offered.
+        deterministic: every path repeats to the bit, so True and False run the same code.
+        backend: "auto" (see `choose_backend`), or "triton", "sdpa", "tiled", "exact" by name; a backend that cannot
+            take the inputs raises and says why.
+
+    Returns:
+        `Attended(out, lse)`: out in the layout and dtype of q; lse, natural logarithm of Σ exp(scores), float32
+        (float64 for float64), (T, H) or (B, N, H).
+
+    Raises:
+        ValueError: inputs that do not fit together, or a backend that cannot take them; the sentence has both sides.
+        TypeError: mixed or unsupported dtypes.
+
+    Source: Dao et al. 2022 (FlashAttention, §3), Dao 2023 (FlashAttention-2, §3).
+    """
+    _check_options(dropout, softcap, sinks, deterministic)
+    if torch.is_autocast_enabled(q.device.type):
+        lower = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x.to(lower) if x.dtype == torch.float32 else x for x in (q, k, v))
+    _check_tensors(q, k, v)
+    cu_seqlens, cu_seqlens_k = _check_offsets(q, k, cu_seqlens, cu_seqlens_k)
+    if bias is not None:
+        bias = _check_bias(bias, q, k, cu_seqlens, cu_seqlens_k)
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    if not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
+    if backend == "auto":
+        backend = choose_backend(q, k, v, mask=mask, bias=bias).backend
+    else:
+        require_backend(backend, q, mask=mask, bias=bias)
+    if backend == "triton":
+        return _through_kernels(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    return _through_packs(backend, q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+
+
+def _through_kernels(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, mask: Mask, bias: Tensor | None, scale: float
+) -> Attended:  # fmt: skip
+    if scale <= 0:  # the kernels take the maximum before they scale; the sign moves to q, which is exact
+        q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
+    dense = q.dim() == 4
+    if not dense:
+        q, k, v = q[None], k[None], v[None]
+    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right, precision)
+    lse = lse.transpose(1, 2)  # (B, H, N) as the kernels write it → (B, N, H)
+    return Attended(out, lse) if dense else Attended(out[0], lse[0])
+
+
+def _through_packs(
+    backend: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
+    mask: Mask, bias: Tensor | None, scale: float,
+) -> Attended:  # fmt: skip
+    shape = q.shape
+    if cu_q is None or cu_k is None:
+        batch, n_q, n_k = (shape[0], shape[1], k.shape[1]) if q.dim() == 4 else (1, shape[0], k.shape[0])
+        cu_q, cu_k = (torch.arange(batch + 1, dtype=torch.int32, device=q.device) * n for n in (n_q, n_k))
+        q, k, v = (x.reshape(batch * n, *x.shape[-2:]) for x, n in ((q, n_q), (k, n_k), (v, n_k)))
+    out, lse = _PLAIN[backend](q, k, v, cu_q, cu_k, mask=mask, bias=bias, scale=scale)
+    return Attended(out.reshape(shape), lse.reshape(shape[:-1]))
+
+
+def _check_options(dropout: float, softcap: float | None, sinks: Tensor | None, deterministic: bool) -> None:
+    for name, value, offered in (("dropout", dropout, 0.0), ("softcap", softcap, None), ("sinks", sinks, None)):
+        if value is not offered and not (name == "dropout" and value == 0):
+            raise ValueError(f"{name} is not offered by this version: expected {offered}, got {value!r}")
+    if not isinstance(deterministic, bool):
+        raise ValueError(f"deterministic must be True or False, got {deterministic!r}")
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if q.dim() not in (3, 4) or k.dim() != q.dim() or v.dim() != q.dim():
+        raise ValueError(f"q, k and v must all be (T, H, D) or all (B, N, H, D), got {shapes}")
+    if k.shape != v.shape:
+        raise ValueError(f"k and v must have one shape, got {shapes}")
+    if q.dim() == 4 and q.shape[0] != k.shape[0]:
+        raise ValueError(f"q and k must have the same batch size, got {shapes}")
+    if q.shape[-1] != k.shape[-1] or q.shape[-1] == 0:
+        raise ValueError(f"q and k must have one head size of at least 1, got {shapes}")
+    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
+        raise ValueError(f"the query heads must be a multiple of the key heads, got {shapes}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise TypeError(f"attention takes float16, bfloat16, float32 and float64, got {q.dtype}")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"q, k and v must be on one device, got {q.device}, {k.device}, {v.device}")
+
+
+def _check_offsets(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    if cu_q is None:
+        if cu_k is not None:
+            raise ValueError("cu_seqlens_k was given without cu_seqlens")
+        return None, None
+    cu_k = cu_q if cu_k is None else cu_k
+    if q.dim() != 3:
+        raise ValueError(f"cu_seqlens describes packed q (T, H, D), got q {tuple(q.shape)}")
+    for name, cu, rows in (("cu_seqlens", cu_q, q.shape[0]), ("cu_seqlens_k", cu_k, k.shape[0])):
+        if cu.dim() != 1 or cu.shape[0] < 1 or cu.dtype != torch.int32 or cu.device != q.device:
+            raise ValueError(
+                f"{name} must be (N + 1,) int32 on {q.device}, got {tuple(cu.shape)} {cu.dtype} on {cu.device}"
+            )
+        # Reading values would make the host wait for a device, so only host tensors are read.
+        if cu.device.type == "cpu" and not torch.compiler.is_compiling():
+            steps = cu.diff()
+            if int(cu[0]) != 0 or int(cu[-1]) != rows or bool((steps < 0).any()):
+                raise ValueError(f"{name} must rise from 0 to the {rows} rows it describes, got {cu.tolist()[:8]}")
+    if cu_q.shape != cu_k.shape:
+        raise ValueError(f"cu_seqlens has {cu_q.shape[0] - 1} sequences and cu_seqlens_k {cu_k.shape[0] - 1}")
+    return cu_q, cu_k
+
+
+def _check_bias(bias: Tensor, q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None) -> Tensor:
+    """The additive mask as (N or 1, H or 1, Nq or 1, Nk or 1)."""
+    if bias.dim() > 4 or not bias.dtype.is_floating_point or bias.device != q.device:
+        raise ValueError(
+            f"bias must be floating, at most 4-D and on {q.device}, got {tuple(bias.shape)} {bias.dtype} on {bias.device}"
+        )
+    if cu_q is None or cu_k is None:
+        sequences, n_q, n_k = (q.shape[0], q.shape[1], k.shape[1]) if q.dim() == 4 else (1, q.shape[0], k.shape[0])
+    else:  # the kernels index the bias by place, so that a short one must be found before they run
+        sequences = cu_q.shape[0] - 1
+        n_q, n_k = (int(cu.diff().max()) if sequences else 0 for cu in (cu_q, cu_k))
+    bias = bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
+    expected = (sequences, q.shape[-2], n_q, n_k)
+    if any(have not in (1, want) for have, want in zip(bias.shape, expected, strict=True)):
+        raise ValueError(f"bias {tuple(bias.shape)} does not broadcast to (N, H, Nq, Nk) = {expected}")
+    return bias

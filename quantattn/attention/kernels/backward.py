@@ -55,7 +55,9 @@ def gather_dq(
             key = block + tl.arange(0, BLOCK_N)
             seen = sees(query[:, None], key[None, :], n_q, n_k, left, right, HAS_LEFT, HAS_RIGHT)
             if HAS_BIAS:
-                scores += load_bias(bias_ptr, query[:, None], key[None, :], seen, stride_bi, stride_bj)
+                bias = load_bias(bias_ptr, query[:, None], key[None, :], seen, stride_bi, stride_bj)
+                seen = seen & (bias != float("-inf"))
+                scores += bias
             p = exp2(scores - lse[:, None])
             ds = tl.where(seen, p * (dp - delta[:, None]), 0.0)
             k = without_nonfinite(k)
@@ -169,7 +171,9 @@ def gather_dkdv(
             key = first + tl.arange(0, BLOCK_N)
             seen = sees(query[None, :], key[:, None], n_q, n_k, left, right, HAS_LEFT, HAS_RIGHT)
             if HAS_BIAS:
-                scores += load_bias(bias_ptr, query[None, :], key[:, None], seen, stride_bi, stride_bj)
+                bias = load_bias(bias_ptr, query[None, :], key[:, None], seen, stride_bi, stride_bj)
+                seen = seen & (bias != float("-inf"))
+                scores += bias
             p = tl.where(seen, exp2(scores - base2_lse(lse)[None, :]), 0.0)
             ds = tl.where(seen, p * (dp - delta[None, :]), 0.0)
             # do that is not finite shows in delta; it reaches the keys that its query sees, and no other.

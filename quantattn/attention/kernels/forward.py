@@ -62,9 +62,9 @@ def absorb_keys(
             key = block + tl.arange(0, BLOCK_N)
             seen = sees(query[:, None], key[None, :], n_q, n_k, left, right, HAS_LEFT, HAS_RIGHT)
             if HAS_BIAS:
-                scores = scores * scale_log2 + load_bias(
-                    bias_ptr, query[:, None], key[None, :], seen, stride_bi, stride_bj
-                )
+                bias = load_bias(bias_ptr, query[:, None], key[None, :], seen, stride_bi, stride_bj)
+                seen = seen & (bias != float("-inf"))
+                scores = scores * scale_log2 + bias
                 unit = 1.0
             scores = tl.where(seen, scores, float("-inf"))
         v = load_tile(v_src, batch, kv_head, k_start, block, n_k, stride_vb, stride_vn, stride_vh, stride_vd,

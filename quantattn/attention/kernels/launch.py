@@ -21,8 +21,7 @@ class Problem:
     """What every kernel of one call shares.
 
     A dense call has `cu_q is None`: B sequences of N queries and Nk keys. A packed call has B = 1 and int32
-    offsets `cu_q`, `cu_k` (sequences + 1,) into N = T rows. `bias` is already broadcast to (sequences, H, Nq, Nk) by
-    strides of 0; `left`, `right` are the bounds of the mask, None for none.
+    offsets `cu_q`, `cu_k` (sequences + 1,) into N = T rows. `bias` is (sequences or 1, H or 1, Nq or 1, Nk or 1); `left`, `right` are the bounds of the mask, None for none.
     """
 
     scale: float
@@ -72,7 +71,9 @@ class Problem:
 
     def bias_arguments(self, q: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """Pointer and the four strides of the additive mask."""
-        return (q, (0, 0, 0, 0)) if self.bias is None else (self.bias, self.bias.stride())
+        if self.bias is None:
+            return q, (0, 0, 0, 0)
+        return self.bias, tuple(0 if size == 1 else s for size, s in zip(self.bias.shape, self.bias.stride(), strict=True))
 
 
 def capability(device: torch.device) -> int:

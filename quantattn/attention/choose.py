@@ -1,0 +1,79 @@
+"""Which implementation runs: decided by facts of device, dtype and shape, never by trying."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quantattn.attention.mask import Mask
+
+BACKENDS = ("triton", "sdpa", "tiled", "exact")
+"""Implementations that can be asked for by name."""
+
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # read when triton is imported, as here
+_KERNEL_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+class Choice(NamedTuple):
+    """A backend's name and the facts that decided for it, as one clause."""
+
+    backend: str
+    reason: str
+
+
+def choose_backend(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Choice:
+    """What `backend="auto"` runs for these inputs, and why.
+
+    CUDA tensors go to the Triton kernels, CPU tensors to `sdpa` where it can express the problem, and everything else
+    to `tiled`, which takes any device, dtype and head size in O(N) memory.
+    """
+    mask = mask or Mask()
+    why_not_triton = _why_not_triton(q, bias) if q.is_cuda else "q is not on a CUDA device"
+    if why_not_triton is None:
+        return Choice("triton", f"CUDA device, {_name(q)}, head size {q.shape[-1]} ≤ 256")
+    why_not_sdpa = _why_not_sdpa(q, mask, bias)
+    if why_not_sdpa is None:
+        return Choice("sdpa", f"{why_not_triton}; torch's CPU kernel takes {_name(q)} with this mask")
+    return Choice("tiled", f"not triton: {why_not_triton}; not sdpa: {why_not_sdpa}")
+
+
+def require_backend(backend: str, q: Tensor, *, mask: Mask, bias: Tensor | None) -> None:
+    """Raise ValueError with the reason when a backend asked for by name cannot take these inputs."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
+    reason = None
+    if backend == "triton":
+        reason = _why_not_triton(q, bias)
+    elif backend == "sdpa":
+        reason = _why_not_sdpa(q, mask, bias)
+    if reason is not None:
+        raise ValueError(f"backend {backend!r} cannot run this: {reason}")
+
+
+def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
+    if not _HAS_TRITON:
+        return "triton is not installed"
+    if not q.is_cuda and not _INTERPRETED:
+        return f"its kernels need a CUDA device and q is on {q.device.type} (TRITON_INTERPRET=1 runs them on a CPU, slowly)"
+    if q.dtype not in _KERNEL_DTYPES:
+        return f"its kernels take float16, bfloat16 and float32, got {_name(q)}"
+    if _INTERPRETED and q.dtype == torch.bfloat16:
+        return "the Triton interpreter computes bfloat16 wrongly; use float16 or float32 there"
+    if q.shape[-1] > 256:
+        return f"its kernels take head sizes up to 256, got {q.shape[-1]}"
+    if bias is not None and bias.requires_grad:
+        return "its kernels give no gradient of bias"
+    return None
+
+
+def _why_not_sdpa(q: Tensor, mask: Mask, bias: Tensor | None) -> str | None:
+    return "not here yet"
+
+
+def _name(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
