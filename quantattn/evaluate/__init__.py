@@ -1,1 +1,65 @@
-"""."""
+"""How good, compared with what, and how sure: figures, baselines, intervals, the closing table and the report.
+
+Plain arrays in, plain values out. The drawing half (figures, report) is loaded on first use, so that somebody who
+wants a number does not pay for matplotlib.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from quantattn.evaluate.baselines import baseline_probabilities, baseline_values
+from quantattn.evaluate.calibration import Reliability, reliability
+from quantattn.evaluate.compare import Row, Table, closing_table, regression_table
+from quantattn.evaluate.metrics import IGNORE, classification_metrics, confusion_matrix, regression_metrics
+from quantattn.evaluate.significance import Blocks, Interval, bootstrap_interval, choose_blocks
+
+if TYPE_CHECKING:
+    from quantattn.evaluate.drawing import Figure
+    from quantattn.evaluate.figures import classification_figures, regression_figures
+    from quantattn.evaluate.report import Check, ReportData, render_report, verdict, write_report
+
+_DRAWN = {
+    "Figure": "drawing",
+    "classification_figures": "figures",
+    "regression_figures": "figures",
+    "Check": "report",
+    "ReportData": "report",
+    "render_report": "report",
+    "verdict": "report",
+    "write_report": "report",
+}
+
+__all__ = [
+    "IGNORE",
+    "Blocks",
+    "Check",
+    "Figure",
+    "Interval",
+    "Reliability",
+    "ReportData",
+    "Row",
+    "Table",
+    "baseline_probabilities",
+    "baseline_values",
+    "bootstrap_interval",
+    "choose_blocks",
+    "classification_figures",
+    "classification_metrics",
+    "closing_table",
+    "confusion_matrix",
+    "regression_figures",
+    "regression_metrics",
+    "regression_table",
+    "reliability",
+    "render_report",
+    "verdict",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _DRAWN:
+        return getattr(importlib.import_module(f"quantattn.evaluate.{_DRAWN[name]}"), name)
+    raise AttributeError(f"module 'quantattn.evaluate' has no attribute {name!r}")

@@ -1,0 +1,294 @@
+"""The closing table: a model beside its baselines and, where it is known, the best that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quantattn.evaluate.metrics import (
+    CLASSIFICATION,
+    REGRESSION,
+    Metric,
+    classification_figures,
+    classification_sums,
+    classified,
+    finite,
+    log_losses,
+    regression_figures,
+    regression_sums,
+)
+from quantattn.evaluate.significance import REPLICATES, Blocks, Interval, choose_blocks, interval, resample
+
+Floats = NDArray[np.float64]
+Role = Literal["model", "baseline", "bound"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method of the table: its figures by name, each with an interval."""
+
+    method: str
+    role: Role
+    figures: Mapping[str, Interval]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A closing table.
+
+    Attributes:
+        metrics: the columns.
+        rows: the model, the baselines in the order given, the bound last when there is one.
+        loss: name of the figure by which methods are ranked, "log_loss" or "mse".
+        best_baseline: the baseline with the lowest loss on these rows.
+        difference: model − best baseline, by figure, paired: both see the same resampled blocks.
+        skill: 1 − loss(model)/loss(best baseline).
+        gap_closed: (loss(best baseline) − loss(model))/(loss(best baseline) − loss(bound)); None without a bound, or
+            when the best baseline is not above it.
+        decisions: rows used.
+        unlabelled: rows left out because they carry no label.
+        blocks: how many blocks were resampled.
+        block_kind: what a block is: "day", "entity" or "time".
+        level: coverage of the intervals.
+        replicates: bootstrap resamples.
+    """
+
+    metrics: tuple[Metric, ...]
+    rows: tuple[Row, ...]
+    loss: str
+    best_baseline: str
+    difference: Mapping[str, Interval]
+    skill: Interval
+    gap_closed: Interval | None
+    decisions: int
+    unlabelled: int
+    blocks: int
+    block_kind: str
+    level: float
+    replicates: int
+
+    @property
+    def model(self) -> Row:
+        """The model's row."""
+        return self.rows[0]
+
+    def row(self, method: str) -> Row:
+        """The row of a method; raises KeyError when there is none."""
+        for row in self.rows:
+            if row.method == method:
+                return row
+        raise KeyError(method)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Resampled:
+    """Figures of several methods on one set of rows: values and draws, drawn together."""
+
+    values: Mapping[str, Mapping[str, float]]
+    draws: Mapping[str, Mapping[str, Floats]] = field(repr=False)
+
+
+def closing_table(
+    y: ArrayLike,
+    time: ArrayLike,
+    blocks: Blocks | None,
+    model_prob: ArrayLike,
+    baselines: Mapping[str, ArrayLike],
+    bayes: Mapping[str, float] | ArrayLike | None = None,
+    *,
+    method: str = "encoder",
+    level: float = 0.95,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Table:
+    """Figures of a classifier and its baselines with block-bootstrap intervals.
+
+    Args:
+        y: (Q,) classes, `IGNORE` for a decision without a label (left out and counted).
+        time: (Q,) int64 ns UTC of the decisions.
+        blocks: block of each of the Q decisions; None chooses by `choose_blocks(time)`.
+        model_prob: (Q, C) probabilities of the model.
+        baselines: name → (Q, C) probabilities, at least one.
+        bayes: the optimum: either figures by name ("log_loss", "accuracy"), which carry no interval, or the
+            (Q, C) probabilities of an oracle.
+        method: the model's name in the table.
+        level: coverage of the intervals.
+        replicates: bootstrap resamples.
+        seed: of the resamples.
+
+    Raises:
+        ValueError: see `classified`; no baselines; or two methods of one name.
+    """
+    named: dict[str, ArrayLike] = {method: model_prob, **baselines}
+    if not baselines or method in baselines:
+        raise ValueError(f"expected one baseline or more, none of them named {method!r}, got {sorted(baselines)}")
+    bound = "Bayes bound"
+    if bayes is not None and not isinstance(bayes, Mapping):
+        named[bound] = bayes
+    data = {name: classified(y, prob, f"probabilities of {name!r}") for name, prob in named.items()}
+    first = data[method]
+    if (other := next((d for d in data.values() if d.n_classes != first.n_classes), None)) is not None:
+        raise ValueError(f"the model has {first.n_classes} classes but another method {other.n_classes}")
+    chosen = _blocks(blocks, time, first.kept)
+    sums = {name: classification_sums(d, chosen.ids, chosen.count) for name, d in data.items()}
+
+    def figures(s: Floats) -> dict[str, Floats]:
+        return classification_figures(s, first.n_classes)
+
+    resampled = _draw(sums, figures, replicates, seed)
+    known = dict(bayes) if isinstance(bayes, Mapping) else None
+    return _table(CLASSIFICATION, resampled, tuple(baselines), bound, known, first.kept, chosen, level, replicates)
+
+
+def regression_table(
+    y: ArrayLike,
+    time: ArrayLike,
+    blocks: Blocks | None,
+    model_values: ArrayLike,
+    baselines: Mapping[str, ArrayLike],
+    history: str = "history",
+    *,
+    method: str = "encoder",
+    level: float = 0.95,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Table:
+    """Figures of a regression and its baselines with block-bootstrap intervals.
+
+    Args:
+        y: (Q,) outcomes, NaN for a decision without one (left out and counted).
+        time: (Q,) int64 ns UTC of the decisions.
+        blocks: block of each of the Q decisions; None chooses by `choose_blocks(time)`.
+        model_values: (Q,) predictions.
+        baselines: name → (Q,) predictions.
+        history: the baseline that R² is measured against.
+        method: the model's name in the table.
+        level: coverage of the intervals.
+        replicates: bootstrap resamples.
+        seed: of the resamples.
+
+    Raises:
+        ValueError: no baseline of that name, shapes that differ, or a prediction that is not finite.
+    """
+    if history not in baselines or method in baselines:
+        raise ValueError(f"expected a baseline {history!r} and none named {method!r}, got {sorted(baselines)}")
+    outcome = np.asarray(y, dtype=np.float64)
+    kept = ~np.isnan(outcome)
+    named: dict[str, ArrayLike] = {method: model_values, **baselines}
+    for name, value in named.items():
+        if np.shape(value) != outcome.shape:
+            raise ValueError(f"predictions of {name!r} have shape {np.shape(value)}, y has {outcome.shape}")
+    target = finite(outcome[kept], "y")
+    predicted = {
+        name: finite(np.asarray(value, dtype=np.float64)[kept], f"predictions of {name!r}")
+        for name, value in named.items()
+    }
+    chosen = _blocks(blocks, time, kept)
+    sums = {
+        name: regression_sums(target, value, predicted[history], chosen.ids, chosen.count)
+        for name, value in predicted.items()
+    }
+    resampled = _draw(sums, regression_figures, replicates, seed)
+    return _table(REGRESSION, resampled, tuple(baselines), "", None, kept, chosen, level, replicates)
+
+
+def advantage(y: ArrayLike, model_prob: ArrayLike, baseline_prob: ArrayLike) -> tuple[NDArray[np.bool_], Floats]:
+    """Which rows carry a label (Q_all,), and on those ln p_model − ln p_baseline of the true class (Q,), in nats."""
+    model, baseline = classified(y, model_prob), classified(y, baseline_prob)
+    return model.kept, log_losses(baseline) - log_losses(model)
+
+
+def _blocks(blocks: Blocks | None, time: ArrayLike, kept: NDArray[np.bool_]) -> Blocks:
+    if np.shape(time) != kept.shape:
+        raise ValueError(f"time has shape {np.shape(time)} but there are {kept.size} decisions")
+    if blocks is None:
+        return choose_blocks(np.asarray(time)[kept])
+    if blocks.ids.shape != kept.shape:
+        raise ValueError(f"blocks have shape {blocks.ids.shape} but there are {kept.size} decisions")
+    return blocks.of(kept)
+
+
+def _draw(
+    sums: Mapping[str, Floats], figures: Callable[[Floats], dict[str, Floats]], replicates: int, seed: int
+) -> _Resampled:
+    totals = np.split(resample(np.hstack(list(sums.values())), replicates=replicates, seed=seed), len(sums), axis=1)
+    values = {name: {k: float(v) for k, v in figures(s.sum(axis=0)).items()} for name, s in sums.items()}
+    return _Resampled(values, {name: figures(total) for name, total in zip(sums, totals, strict=True)})
+
+
+def _table(
+    metrics: tuple[Metric, ...],
+    resampled: _Resampled,
+    baselines: tuple[str, ...],
+    bound: str,
+    known: Mapping[str, float] | None,
+    kept: NDArray[np.bool_],
+    blocks: Blocks,
+    level: float,
+    replicates: int,
+) -> Table:
+    values, draws, loss = resampled.values, resampled.draws, metrics[0].name
+    model = next(iter(values))
+    best = min(baselines, key=lambda name: values[name][loss])
+
+    def around(value: float, drawn: Floats, resampled: bool = True) -> Interval:
+        return interval(value, drawn, blocks.count, level) if resampled else Interval(value)
+
+    def row(name: str, role: Role) -> Row:
+        of, drawn = values[name], draws[name]
+        return Row(name, role, {m.name: around(of[m.name], drawn[m.name], m.resampled) for m in metrics})
+
+    rows = [row(model, "model"), *(row(name, "baseline") for name in baselines)]
+    optimum: tuple[float, Floats | float] | None = None
+    if bound in values:
+        rows.append(row(bound, "bound"))
+        optimum = values[bound][loss], draws[bound][loss]
+    elif known is not None:
+        rows.append(Row(bound, "bound", {m.name: Interval(known[m.name]) for m in metrics if m.name in known}))
+        optimum = (known[loss], known[loss]) if loss in known else None
+    difference = {
+        m.name: around(
+            values[model][m.name] - values[best][m.name], draws[model][m.name] - draws[best][m.name], m.resampled
+        )
+        for m in metrics
+    }
+    gap = None
+    if optimum is not None and values[best][loss] > optimum[0]:
+        share = (values[best][loss] - values[model][loss]) / (values[best][loss] - optimum[0])
+        room = draws[best][loss] - optimum[1]
+        won = draws[best][loss] - draws[model][loss]
+        gap = around(share, np.divide(won, room, out=np.full_like(won, np.nan), where=room > 0))
+    return Table(
+        metrics=metrics,
+        rows=tuple(rows),
+        loss=loss,
+        best_baseline=best,
+        difference=difference,
+        skill=around(_skill(values[model][loss], values[best][loss]), _skill(draws[model][loss], draws[best][loss])),
+        gap_closed=gap,
+        decisions=int(kept.sum()),
+        unlabelled=int((~kept).sum()),
+        blocks=blocks.count,
+        block_kind=blocks.kind,
+        level=level,
+        replicates=replicates,
+    )
+
+
+@overload
+def _skill(loss: float, baseline: float) -> float: ...
+@overload
+def _skill(loss: Floats, baseline: Floats) -> Floats: ...
+def _skill(loss: float | Floats, baseline: float | Floats) -> float | Floats:
+    """1 − loss/baseline; NaN against a perfect baseline, which leaves no room for skill."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = 1 - np.divide(loss, np.where(np.asarray(baseline) > 0, baseline, np.nan))
+    return float(ratio) if isinstance(loss, float) else ratio

@@ -1,0 +1,136 @@
+"""Drawings as inline SVG: deterministic, readable in light and dark, with text alternatives.
+
+Matplotlib lays a figure out; the SVG is then made fit for a page: colours become CSS variables with a neutral
+fall-back, so the page's theme paints it; ids get the figure's name as a prefix, so that several figures share a page;
+sizes are left to the page; a title and a description are put in for readers who cannot see it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure as Canvas
+from numpy.typing import NDArray
+
+INK, MUTED, RULE = "#010203", "#010204", "#010205"
+MODEL, OTHER, THIRD, SHADE = "#010206", "#010207", "#010208", "#010209"
+
+# What each stand-in colour becomes. The fall-backs are readable on white and on black; the hues are those of Okabe and
+# Ito (2008), which people with the common colour deficiencies can tell apart.
+_PAINT = {
+    INK: "var(--figure-ink, #777)",
+    MUTED: "var(--figure-muted, #888)",
+    RULE: "var(--figure-rule, #8884)",
+    MODEL: "var(--figure-model, #0072b2)",
+    OTHER: "var(--figure-other, #d55e00)",
+    THIRD: "var(--figure-third, #009e73)",
+    SHADE: "var(--figure-shade, #0072b2)",
+}
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": RULE,
+    "ytick.color": RULE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "text.parse_math": False,  # a class may be called "$x"
+    "timezone": "UTC",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing for a report.
+
+    Attributes:
+        name: identifier on the page, letters, digits and hyphens.
+        title: one line, plain text.
+        caption: what a reader should see in it, plain text; also the description for those who cannot.
+        svg: an `<svg>` element.
+    """
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+
+
+MOST_POINTS = 400
+"""A curve is thinned to about so many points; a report should stay small."""
+
+
+def draw(
+    name: str, title: str, caption: str, paint: Callable[[Axes], None], size: tuple[float, float] = (4.6, 3.0)
+) -> Figure:
+    """Lay out what `paint` draws on the axes, and make the SVG fit for a page."""
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        raise ValueError(f"a figure's name is made of letters, digits and hyphens, got {name!r}")
+    buffer = io.StringIO()
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+        canvas = Canvas(figsize=size, layout="constrained")
+        FigureCanvasSVG(canvas)
+        axes = canvas.add_subplot()
+        axes.tick_params(length=0)
+        paint(axes)
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    return Figure(name, title, caption, _for_page(buffer.getvalue(), name, title, caption))
+
+
+def _for_page(text: str, name: str, title: str, caption: str) -> str:
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)  # the page's own
+    for stand_in, paint in _PAINT.items():
+        text = text.replace(stand_in, paint)
+    box = re.search(r'viewBox="[^"]+"', text)
+    if box is None:
+        raise RuntimeError(f"the SVG writer gave figure {name!r} no viewBox")
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
+        f'style="stroke-linejoin: round; stroke-linecap: butt" aria-labelledby="{name}-title {name}-desc">\n'
+        f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(caption)}</desc>'
+    )
+    return head + text[text.index(">") + 1 :]
+
+
+def thinned(n: int) -> NDArray[np.int64]:
+    """At most `MOST_POINTS` row numbers in 0 … n − 1, evenly spread, with both ends."""
+    return np.unique(np.linspace(0, n - 1, min(n, MOST_POINTS)).round().astype(np.int64))
+
+
+def clock_axis(axes: Axes) -> None:
+    """Label the horizontal axis with times of day or dates, UTC, whichever fits."""
+    locator = AutoDateLocator(maxticks=6)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    formatter = ConciseDateFormatter(locator, tz="UTC")  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(formatter)

@@ -1,0 +1,243 @@
+"""One self-contained page a run: what was predicted, how much better than what, how sure, and everything behind it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from xml.etree import ElementTree
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from quantattn.evaluate.compare import Row, Table
+from quantattn.evaluate.drawing import Figure
+from quantattn.evaluate.metrics import Metric
+from quantattn.evaluate.significance import Interval
+
+Tone = Literal["better", "unclear", "worse"]
+
+ROUGH = 10
+"""With fewer blocks than this an interval is called rough."""
+_UNITS = {"day": ("day", "days"), "entity": ("entity", "entities"), "time": ("stretch of time", "stretches of time")}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of the audit, or of the certificate."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything a report shows, as plain values; texts are plain text, whatever is in them.
+
+    Attributes:
+        title: of the run, "synthetic market, tiny encoder" for instance.
+        question: one sentence for a reader who does not model: what is predicted, for what, from what.
+        table: the closing table on test rows.
+        figures: drawings, in order; the first stands on the first screen.
+        rows: what → rows, in order: read, training, validation, test and so on.
+        dropped: reason → rows set aside for it; an empty mapping is shown as "none".
+        checks: of the audit.
+        certificate: one line on the exactness of the attention that was used, and whether it passed.
+        settings: name → value of the run's settings.
+        hashes: what → hash: data, vocabulary, model, commit.
+        caveats: what these figures cannot show, one sentence each.
+        created: when, as text; None leaves it out, and the page depends on its data alone.
+    """
+
+    title: str
+    question: str
+    table: Table
+    figures: tuple[Figure, ...] = ()
+    rows: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    certificate: Check | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    caveats: tuple[str, ...] = ()
+    created: str | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A closing table in words.
+
+    Attributes:
+        tone: "better" or "worse" when the interval of the skill excludes zero, else "unclear".
+        headline: one sentence.
+        figure: the skill, "25.6 % lower log loss" for instance.
+        better: how much better than what.
+        sure: how sure.
+    """
+
+    tone: Tone
+    headline: str
+    figure: str
+    better: str
+    sure: str
+
+
+def verdict(table: Table) -> Verdict:
+    """Say what a closing table shows, to somebody who does not model."""
+    metric = next(m for m in table.metrics if m.name == table.loss)
+    name = metric.title.split(" (")[0].lower()
+    model, best, skill = table.model, table.best_baseline, table.skill
+    ours, theirs = (row.figures[table.loss].value for row in (model, table.row(best)))
+    tone: Tone = "unclear"
+    if skill.excludes(0):
+        tone = "better" if skill.value > 0 else "worse"
+    headline = {
+        "better": f"The {model.method} is better than the best baseline.",
+        "unclear": f"No evidence that the {model.method} is better than the best baseline.",
+        "worse": f"The {model.method} is worse than the best baseline.",
+    }[tone]
+    digits = decimals([ours, theirs])
+    better = f"{metric.title} {ours:.{digits}f} against {theirs:.{digits}f} for {best}, the best baseline."
+    if table.gap_closed is not None:
+        share = table.gap_closed
+        better += f" That is {share.value:.0%} of the way to the best that is possible{_between(share, '{:.0%}')}."
+    word = "higher" if skill.value < 0 else "lower"
+    figure = f"{abs(skill.value):.1%} {word} {name}" if math.isfinite(skill.value) else f"{name} {ours:.{digits}f}"
+    return Verdict(tone, headline, figure, better, _sureness(table, name))
+
+
+def _sureness(table: Table, name: str) -> str:
+    skill, one_or_many = table.skill, _UNITS[table.block_kind]
+    blocks = f"{table.blocks:,} {one_or_many[table.blocks != 1]}"
+    if skill.low is None or skill.high is None:
+        return f"No interval: the test decisions form {blocks}, and an interval needs two or more that vary."
+    text = (
+        f"Reduction of the {name}: {skill.low:.1%} to {skill.high:.1%} with {table.level:.0%} confidence "
+        f"({table.decisions:,} decisions in {blocks}, resampled {table.replicates:,} times). "
+    )
+    text += "Zero lies outside." if skill.excludes(0) else "Zero lies inside: the difference may be chance."
+    return text + (f" With only {blocks} the interval is rough." if table.blocks < ROUGH else "")
+
+
+def _between(figure: Interval, form: str) -> str:
+    if figure.low is None or figure.high is None:
+        return ""
+    return f" (interval {form.format(figure.low)} to {form.format(figure.high)})"
+
+
+def decimals(values: list[float]) -> int:
+    """Digits after the point that show about four significant digits of the largest of `values`, 3 for 0.1 … 10."""
+    largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+    if largest == 0 or 0.1 <= largest < 10:
+        return 3
+    return min(12, max(0, 3 - math.floor(math.log10(largest))))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of the table, formatted; `sort` is what columns are sorted by, empty where there is no figure."""
+
+    text: str
+    between: str = ""
+    sort: str = ""
+    best: bool = False
+
+
+def cells(table: Table) -> list[tuple[Row, list[Cell]]]:
+    """The table's rows with their figures formatted column by column; the best of a column (bound apart) is marked."""
+    columns = [_column(table, metric) for metric in table.metrics]
+    return [(row, [column[place] for column in columns]) for place, row in enumerate(table.rows)]
+
+
+def _column(table: Table, metric: Metric) -> list[Cell]:
+    found = [row.figures.get(metric.name) for row in table.rows]
+    digits = decimals([figure.value for figure in found if figure is not None])
+    values = [f.value for f, row in zip(found, table.rows, strict=True) if f is not None and row.role != "bound"]
+    best = min(values) if metric.lower_is_better else max(values)
+    column = []
+    for figure, row in zip(found, table.rows, strict=True):
+        if figure is None:
+            column.append(Cell("–"))
+            continue
+        between = ""
+        if figure.low is not None and figure.high is not None:
+            between = f"{figure.low:.{digits}f} … {figure.high:.{digits}f}"
+        column.append(
+            Cell(
+                f"{figure.value:.{digits}f}", between, repr(figure.value), row.role != "bound" and figure.value == best
+            )
+        )
+    return column
+
+
+def render_report(data: ReportData) -> str:
+    """The report as one HTML page: no network, no fonts or scripts from outside; the same data give the same bytes.
+
+    Raises:
+        ValueError: two figures of one name, or a figure whose SVG is not a plain drawing.
+    """
+    names = [figure.name for figure in data.figures]
+    if len(set(names)) < len(names):
+        raise ValueError(f"figures must have different names, got {names}")
+    for figure in data.figures:
+        _require_drawing(figure)
+    environment = Environment(
+        loader=PackageLoader("quantattn.evaluate", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = environment.get_template("sort.html.j2").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("report.html.j2").render(
+        data=data,
+        verdict=verdict(data.table),
+        table=data.table,
+        rows=cells(data.table),
+        drawings=[(figure, Markup(figure.svg)) for figure in data.figures],
+        unit=_UNITS[data.table.block_kind][1],
+        script=Markup(script),
+        script_hash=digest,
+    )
+
+
+def _require_drawing(figure: Figure) -> None:
+    """Refuse SVG that could do anything but be seen: scripts, handlers, links, foreign markup, entities."""
+    if "<!" in figure.svg:
+        raise ValueError(f"the SVG of figure {figure.name!r} holds a declaration or comment, expected elements only")
+    try:
+        root = ElementTree.fromstring(figure.svg)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"the SVG of figure {figure.name!r} is not well-formed: {error}") from error
+    allowed = {"svg", "title", "desc", "g", "path", "defs", "clipPath", "rect", "text", "tspan", "use"}
+    for element in root.iter():
+        tag = element.tag.removeprefix("{http://www.w3.org/2000/svg}")
+        if tag not in allowed:
+            raise ValueError(f"the SVG of figure {figure.name!r} holds <{tag}>, expected one of {sorted(allowed)}")
+        for attribute, value in element.attrib.items():
+            name = attribute.rpartition("}")[2].lower()
+            if name.startswith("on") or (name == "href" and not value.startswith("#")) or "url(h" in value.lower():
+                raise ValueError(f"the SVG of figure {figure.name!r} holds {name}={value!r} in <{tag}>")
+
+
+def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
+    """Render to `path`: written beside it, flushed, and renamed, so that a reader never sees half a page."""
+    target = Path(path)
+    page = render_report(data).encode()
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(page)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
