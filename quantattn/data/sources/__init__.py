@@ -1,1 +1,29 @@
-"""."""
+"""Where event tables come from: one file a format, each a function that returns a `Source`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from quantattn.data.sources.lobster import scan_lobster
+from quantattn.data.sources.source import Source, SourceReport
+
+__all__ = ["SOURCES", "Source", "SourceReport", "scan_lobster"]
+
+
+def _synthetic(**settings: Any) -> Source:
+    source: Source = import_module("quantattn.data.synthetic").SyntheticMarket(**settings).source()
+    return source
+
+
+def _filings(*args: Any, **settings: Any) -> Source:
+    source: Source = import_module("quantattn.data.sources.filings").scan_filings(*args, **settings)
+    return source
+
+
+SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
+    {"lobster": scan_lobster, "synthetic": _synthetic, "filings": _filings}
+)
+"""Name → function that makes the source. A new format is one file in this folder and one entry here."""

@@ -1,0 +1,350 @@
+"""The rows of one LOBSTER day: read as text and integers, every rule checked, the first broken one named.
+
+A clean pair is read by the CSV scanner with integer columns. Only when that finds something wrong are the files read
+line by line, which is slower and can say which line, which column and which rule.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import polars as pl
+
+from quantattn.data.schema import CROSS, EXECUTE_HIDDEN, HALT, NEW, level_columns
+from quantattn.data.sources.lobster_files import Pair, Unusable
+
+EMPTY_LEVEL = 9_999_999_999
+"""What LOBSTER writes as the price of a level that holds no order; negative on the bid side."""
+
+MESSAGE_COLUMNS = ("time", "kind", "order_id", "size", "price", "side")
+_DAY = 86_400 * 10**9
+_UNSIGNED = (EXECUTE_HIDDEN, CROSS, HALT)
+_FEW_ROWS = 20
+_STEP = ("1 s", "100 ms", "10 ms", "1 ms", "100 µs", "10 µs", "1 µs")
+_EXPECTED = {
+    "not an integer": "an integer",
+    "not a time": "seconds after midnight in plain decimals, below 86400, with at most 9 of them after the point",
+    "unknown type": f"an event type from {NEW} to {HALT}",
+    "impossible direction": "1 or -1 (0 where the side is not known)",
+    "impossible size": "a size of at least 0",
+    "impossible price": "a positive price in units of 0.0001 (for a halt -1, 0 or 1)",
+    "time runs backwards": "times that never fall from one line to the next",
+}
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    columns: tuple[str, ...]
+    header: int
+
+
+@dataclass(frozen=True)
+class DayTable:
+    """One day's pair, checked.
+
+    Attributes:
+        frame: messages beside books, columns as in the files with `line` (from 0) and `ns` after midnight.
+        rows: rows of `frame`.
+        lines: data lines of the files, with those that were set aside.
+        levels: levels of the book.
+        last: the last time, in nanoseconds after midnight.
+        bad: what was set aside: file, line (from 1, as an editor counts), reason, text, rows.
+        notes: what was decided about the times.
+    """
+
+    frame: pl.LazyFrame
+    rows: int
+    lines: int
+    levels: int
+    last: int
+    bad: pl.DataFrame
+    notes: tuple[str, ...]
+
+    def events(self, entity: str, start: int, first_seq: int, depth: int) -> pl.LazyFrame:
+        """The day as book events; `start` is midnight at the exchange in ns UTC, `first_seq` the number of line 0."""
+        kind, price = pl.col("kind"), pl.col("price")
+        books = [name for level in range(1, depth + 1) for name in level_columns(level)]
+        return self.frame.select(
+            pl.lit(entity).alias("entity"),
+            (pl.col("ns") + start).alias("event_time"),
+            (pl.col("ns") + start).alias("available_time"),
+            (pl.col("line") + first_seq).cast(pl.Int64).alias("seq"),
+            kind.cast(pl.UInt8),
+            pl.when(kind.is_in(_UNSIGNED)).then(0).otherwise(pl.col("side")).cast(pl.Int8).alias("side"),
+            pl.when(kind != HALT).then(price).alias("price"),
+            "size",
+            "order_id",
+            *(_without_sentinel(name) if "_price_" in name else pl.col(name) for name in books),
+            # A halt lasts until trading resumes (price 1); quoting alone (price 0) does not end it.
+            pl.when(kind == HALT).then(price != 1).forward_fill().fill_null(False).alias("halted"),
+        )
+
+
+def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool) -> DayTable:
+    """Check both files of a day.
+
+    Raises:
+        Unusable: the pair cannot be used as a whole, or, unless `quarantine`, the first line that breaks a rule.
+    """
+    files = (_open(pair.message, MESSAGE_COLUMNS), _open(pair.book, None))
+    message, book = files
+    levels = len(book.columns) // 4
+    try:
+        messages, books = _scan_typed(message), _scan_typed(book)
+        facts = messages.select(
+            pl.len().alias("lines"),
+            pl.col("reason").is_not_null().any().alias("bad"),
+            pl.col("ns").last().alias("last"),
+            pl.col("decimals").max().alias("finest"),
+            pl.col("decimals").min().alias("coarsest"),
+        ).collect()
+        book_lines, book_bad = books.select(pl.len(), pl.col("reason").is_not_null().any()).collect().row(0)
+        suspect = facts["bad"][0] or book_bad
+    except pl.exceptions.ComputeError:
+        suspect = True
+    except OSError as error:
+        raise _broken_file(files, error) from error
+    if suspect:
+        return _read_by_line(pair, message, book, rounded_times, quarantine)
+    lines, _, last, finest, coarsest = facts.row(0)
+    _same_length(pair, lines, book_lines)
+    note = _clock(message.path, lines, finest, coarsest, rounded_times)
+    frame = pl.concat([messages, books.drop("line", "reason")], how="horizontal")
+    return DayTable(frame, lines, lines, levels, last, pl.DataFrame(), note)
+
+
+def count_lines(path: Path) -> int:
+    """Lines of a file, of which the last may lack its end; of a broken gzip stream those before the break."""
+    return sum(1 for _ in _lines(path))
+
+
+def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, quarantine: bool) -> DayTable:
+    try:
+        messages, books = _scan_lines(message).collect(), _scan_lines(book).collect()
+    except (pl.exceptions.ComputeError, OSError) as error:
+        raise _broken_file((message, book), error) from error
+    if not quarantine:
+        for file, rows in ((message, messages), (book, books)):
+            bad = rows.filter(pl.col("reason").is_not_null())
+            if bad.height:
+                raise Unusable(bad["reason"][0], _sentence(file, bad.row(0, named=True), rows.height), file.path)
+        raise ValueError(f"{pair.message.name} or {pair.book.name} holds a field that the CSV scanner refuses")
+    _same_length(pair, messages.height, books.height)
+    both = pl.concat([messages, books.select(pl.all().exclude("line").name.suffix("@book"))], how="horizontal")
+    reason = pl.coalesce("reason", "reason@book")
+    bad = both.filter(reason.is_not_null()).select(
+        pl.when(pl.col("reason").is_null())
+        .then(pl.lit(book.path.name))
+        .otherwise(pl.lit(message.path.name))
+        .alias("file"),
+        (pl.col("line") + 1 + message.header).cast(pl.Int64).alias("line"),
+        reason.alias("reason"),
+        pl.when(pl.col("reason").is_null()).then("text@book").otherwise("text").alias("text"),
+        pl.lit(1, pl.Int64).alias("rows"),
+    )
+    good = both.filter(reason.is_null())
+    if not good.height:
+        raise Unusable(
+            bad["reason"][0], f"{pair.message.name}: no row of it and of its order book is whole", pair.message
+        )
+    finest, coarsest = good.select(pl.col("decimals").max(), pl.col("decimals").min().alias("least")).row(0)
+    note = _clock(message.path, good.height, finest, coarsest, rounded_times)
+    frame = good.rename({f"{name}@book": name for name in book.columns}).lazy()
+    return DayTable(frame, good.height, both.height, len(book.columns) // 4, good["ns"][-1], bad, note)
+
+
+def _open(path: Path, columns: tuple[str, ...] | None) -> _File:
+    """Look at the first line: is it a header, and how many columns are there."""
+    try:
+        first = next(_lines(path), "")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise Unusable("unreadable", f"{path.name} cannot be read: {error}", path) from error
+    if not first.strip():
+        raise Unusable(
+            "empty file", f"{path.name} is empty or begins with an empty line; expected rows of numbers", path
+        )
+    fields = first.strip().split(",")
+    header = int(not fields[0].strip().lstrip("+-")[:1].isdigit())
+    if columns is None:
+        if len(fields) % 4:
+            raise Unusable(
+                "wrong number of columns",
+                f"{path.name}, line 1 has {len(fields)} columns; expected 4 a level: ask and bid, price and size",
+                path,
+            )
+        columns = tuple(name for level in range(1, len(fields) // 4 + 1) for name in level_columns(level))
+    return _File(path, columns, header)
+
+
+def _scan_typed(file: _File) -> pl.LazyFrame:
+    rows = pl.scan_csv(
+        file.path,
+        glob=False,
+        has_header=False,
+        skip_rows=file.header,
+        quote_char=None,
+        row_index_name="line",
+        schema={name: pl.String if name == "time" else pl.Int64 for name in file.columns},
+    )
+    return _checked(rows, file, pl.lit(len(file.columns)))
+
+
+def _scan_lines(file: _File) -> pl.LazyFrame:
+    parts = pl.col("text").str.split(",")
+    rows = pl.scan_lines(file.path, name="text", row_index_name="line", glob=False).slice(file.header)
+    field = {name: parts.list.get(i, null_on_oob=True).str.strip_chars() for i, name in enumerate(file.columns)}
+    return _checked(
+        rows.select(
+            pl.col("line") - file.header,
+            pl.col("text").str.strip_chars_end("\r"),
+            parts.list.len().alias("fields"),
+            *(
+                text.alias(name) if name == "time" else text.cast(pl.Int64, strict=False).alias(name)
+                for name, text in field.items()
+            ),
+        ),
+        file,
+        pl.col("fields"),
+    )
+
+
+def _checked(rows: pl.LazyFrame, file: _File, fields: pl.Expr) -> pl.LazyFrame:
+    """Add `reason`, null where the row obeys every rule; for messages also `ns` and the `decimals` of the time."""
+    whole = [name for name in file.columns if name != "time"]
+    ns, kind, price, side = (pl.col(name) for name in ("ns", "kind", "price", "side"))
+    rules = {
+        "wrong number of columns": fields != len(file.columns),
+        "not an integer": pl.any_horizontal(pl.col(whole).is_null()),
+    }
+    if file.columns != MESSAGE_COLUMNS:
+        prices, sizes = [n for n in whole if "_price_" in n], [n for n in whole if "_size_" in n]
+        rules["impossible price"] = pl.any_horizontal((pl.col(prices) <= 0) & (pl.col(prices) != -EMPTY_LEVEL))
+        rules["impossible size"] = pl.any_horizontal(pl.col(sizes) < 0)
+        return rows.with_columns(_first_broken(rules))
+    rules["not a time"] = ns.is_null() | (ns >= _DAY)
+    rules["unknown type"] = ~kind.is_between(NEW, HALT)
+    rules["impossible direction"] = ~side.is_in([-1, 1]) & ~((side == 0) & kind.is_in(_UNSIGNED))
+    rules["impossible size"] = pl.col("size") < 0
+    rules["impossible price"] = pl.when(kind == HALT).then(~price.is_between(-1, 1)).otherwise(price <= 0)
+    rules["time runs backwards"] = ns < pl.when(ns < _DAY).then(ns).cum_max().shift(1)
+    parts = pl.col("time").str.extract_groups(r"^(\d{1,5})(?:\.(\d{1,9}))?$")
+    fraction = parts.struct[1].fill_null("")
+    return rows.with_columns(
+        ns=parts.struct[0].cast(pl.Int64) * 10**9 + fraction.str.pad_end(9, "0").cast(pl.Int64),
+        decimals=fraction.str.len_bytes(),
+    ).with_columns(_first_broken(rules))
+
+
+def _first_broken(rules: dict[str, pl.Expr]) -> pl.Expr:
+    return pl.coalesce(pl.when(broken).then(pl.lit(name)) for name, broken in rules.items()).alias("reason")
+
+
+def _without_sentinel(name: str) -> pl.Expr:
+    return pl.when(pl.col(name).abs() != EMPTY_LEVEL).then(pl.col(name)).alias(name)
+
+
+def _clock(path: Path, rows: int, finest: int, coarsest: int, rounded_times: bool) -> tuple[str, ...]:
+    """Decide how fine the times are: nanoseconds as a rule, micro- and milliseconds are noted, rounding is refused."""
+    if finest >= 7:
+        return ()
+    found = f"the finest of {rows} times in {path.name} has {finest} decimals ({_STEP[finest]})"
+    if finest == 6 or finest == coarsest == 3:
+        return (f"{found}; taken for the resolution of the file",)
+    if rounded_times:
+        return (f"{found}; accepted as rounded because rounded_times was set, the order of rows breaks ties",)
+    if rows < _FEW_ROWS and finest <= 3:
+        return (f"{found}; too few rows to tell whether they were rounded",)
+    raise Unusable(
+        "rounded times",
+        f"{found}, as a spreadsheet leaves them; expected nanoseconds (9 decimals, of which trailing zeros may be "
+        f"missing): use the original file, or accept the loss with rounded_times=True",
+        path,
+    )
+
+
+def _same_length(pair: Pair, messages: int, books: int) -> None:
+    if messages != books:
+        shorter = "the book" if books < messages else "the message file"
+        raise Unusable(
+            "row counts differ",
+            f"{pair.message.name} has {messages} rows but {pair.book.name} has {books}; expected one row of the book "
+            f"after each message, so {shorter} stops early or lacks rows",
+            pair.message,
+            pair.book,
+        )
+
+
+def _sentence(file: _File, row: dict[str, object], rows: int) -> str:
+    """What is wrong with a line, in one sentence."""
+    text, reason = str(row["text"]), str(row["reason"])
+    line = int(str(row["line"])) + 1 + file.header
+    where = f"{file.path.name}, line {line}"
+    if reason == "wrong number of columns":
+        what = f"has {row['fields']} columns" if text.strip() else "is empty"
+        end = "; it is the last line, so the file seems to stop early" if line == rows + file.header else ""
+        return f"{where} {what} ({_short(text)}), expected {len(file.columns)}{end}"
+    culprit = _culprit(file, row, text.split(","), reason)
+    hint = ", which a spreadsheet has rounded" if reason == "not a time" and "e" in culprit.lower() else ""
+    return f"{where}: found {culprit}{hint}, expected {_EXPECTED[reason]}"
+
+
+def _culprit(file: _File, row: dict[str, object], fields: list[str], reason: str) -> str:
+    if reason == "not an integer":
+        name = next(name for name in file.columns if name != "time" and row[name] is None)
+        return f"{_short(fields[file.columns.index(name)])} as {name}"
+    wanted = {
+        "not a time": "time",
+        "time runs backwards": "time",
+        "unknown type": "kind",
+        "impossible direction": "side",
+    }
+    if reason in wanted:
+        return f"{_short(fields[file.columns.index(wanted[reason])])} as {wanted[reason]}"
+    part = reason.removeprefix("impossible ")
+    least = min(
+        (name for name in file.columns if part in name.split("_")),
+        key=lambda name: (abs(int(str(row[name]))) == EMPTY_LEVEL, int(str(row[name]))),
+    )
+    return f"{_short(fields[file.columns.index(least)])} as {least}"
+
+
+def _short(text: str) -> str:
+    return repr(text.strip() if len(text) <= 40 else f"{text[:40]}…")
+
+
+def _broken_file(files: tuple[_File, ...], error: Exception) -> Unusable:
+    """Find which of the files cannot be read to its end."""
+    for file in files:
+        try:
+            for _ in _lines(file.path, strict=True):
+                pass
+        except (OSError, EOFError, UnicodeDecodeError) as found:
+            lines = count_lines(file.path)
+            return Unusable("unreadable", f"{file.path.name} breaks off after line {lines}: {found}", file.path)
+    return Unusable(
+        "unreadable", f"{files[0].path.name} or {files[1].path.name} cannot be read: {error}", files[0].path
+    )
+
+
+def _lines(path: Path, strict: bool = False) -> Iterator[str]:
+    """Lines of a plain or gzipped file; a broken gzip stream ends them, or raises when `strict`."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        file: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        lines = iter(file)
+        while True:
+            try:
+                line = next(lines)
+            except StopIteration:
+                return
+            except (OSError, EOFError):
+                if strict:
+                    raise
+                return
+            yield line.decode("utf-8-sig", "strict" if strict else "replace")

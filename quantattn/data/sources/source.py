@@ -1,0 +1,74 @@
+"""What every source returns: a lazy table, how to read its prices, and an account of what was read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from quantattn.data.schema import Instrument
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """What a source read and what it left out.
+
+    Attributes:
+        rows_read: rows that are in the table.
+        rows_set_aside: reason → rows that are not in the table. Nothing is left out without being counted here.
+        files: name → sha256 of the bytes as they lie on disk.
+        notes: sentences about what the source decided or fell back to.
+    """
+
+    rows_read: int
+    rows_set_aside: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, for JSON."""
+        return {
+            "rows_read": self.rows_read,
+            "rows_set_aside": dict(self.rows_set_aside),
+            "files": dict(self.files),
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Source:
+    """An event table that has not been computed yet.
+
+    Attributes:
+        frame: the table in canonical order, in one of the schemas of `quantattn.data.schema`.
+        instruments: one for each entity that has prices.
+        report: what was read and what was set aside.
+    """
+
+    frame: pl.LazyFrame
+    instruments: tuple[Instrument, ...]
+    report: SourceReport
+
+
+def file_sha256(path: Path) -> str:
+    """Hexadecimal sha256 of a file's bytes, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_set_aside(rows: pl.DataFrame, path: Path) -> None:
+    """Write what a source left out as CSV: beside its destination, flushed to disk, then renamed into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            rows.write_csv(file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
