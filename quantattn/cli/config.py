@@ -1,0 +1,173 @@
+"""Hydra at the door: where the configuration lies, how an application is run, and what its errors say."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from quantattn.cli.errors import DONE, UsageError, complain, exit_code, nearest, wants_traceback
+
+HYDRA_VERSION = "1.3"
+_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}
+_WITH_VALUE |= {"--info", "-i", "--experimental-rerun"}
+
+
+def conf_folder() -> Path:
+    """The folder of yaml files: inside the installed package, or beside it in a checkout."""
+    package = Path(str(resources.files("quantattn")))
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / "train.yaml").is_file():
+            return folder
+    raise UsageError(f"the configuration is missing: {package / 'conf'} holds no train.yaml; install quantattn again")
+
+
+def run_folder(root: str, task: str, now: str) -> str:
+    """The resolver behind `paths.output_dir`: one folder a run, or one a job below the folder of a multirun."""
+    if HydraConfig.initialized():
+        node = HydraConfig.get()
+        if node.mode == RunMode.MULTIRUN:
+            return str(Path(node.sweep.dir) / node.sweep.subdir)
+    return str(Path(root) / task / now)
+
+
+def register_resolvers() -> None:
+    """Make `${run_folder:…}` known to OmegaConf; calling it again changes nothing."""
+    OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
+
+
+def plain(node: Any) -> Any:
+    """The node with every interpolation resolved, as dicts, lists and scalars."""
+    return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+
+
+def compose(name: str, overrides: list[str], folder: Path | None = None) -> DictConfig:
+    """The configuration `name`.yaml after `overrides`, with no run started."""
+    register_resolvers()
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(folder or conf_folder()), version_base=HYDRA_VERSION):
+        return hydra.compose(name, overrides)
+
+
+def run_application(name: str, arguments: list[str], task: Callable[[DictConfig], int]) -> int:
+    """Run `task` on the configuration `name`.yaml and what the command line adds to it.
+
+    Hydra sees the arguments as its own, so its flags work (`--cfg job`, `-m`, `--help`, `--config-dir`). Failures of
+    a job become its exit code, and a multirun answers with its worst.
+
+    Raises:
+        UsageError: the configuration cannot be composed; the sentence names the key and the nearest known one.
+    """
+    register_resolvers()
+    # Without this Hydra prints its own account of an error and leaves; with it the exception reaches us.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    codes: list[int] = []
+
+    def job(config: DictConfig) -> int:
+        try:
+            codes.append(task(config))
+        except (HydraException, OmegaConfBaseException) as error:
+            complain(name, UsageError(explain(name, error, arguments)))
+            codes.append(2)
+        except Exception as error:
+            code = exit_code(error)
+            if code is None:
+                raise
+            complain(name, error)
+            codes.append(code)
+        return codes[-1]
+
+    before = sys.argv
+    sys.argv = [f"quantattn {name}", *flags_first(arguments)]
+    try:
+        hydra.main(config_path=str(conf_folder()), config_name=name, version_base=HYDRA_VERSION)(job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        if wants_traceback():
+            raise
+        raise UsageError(explain(name, error, arguments)) from None
+    finally:
+        sys.argv = before
+    return max(codes, default=DONE)
+
+
+def flags_first(arguments: list[str]) -> list[str]:
+    """The arguments with flags before overrides: Hydra's parser takes overrides in one row only.
+
+    Raises:
+        UsageError: for --experimental-rerun, which would load a pickle.
+    """
+    flags: list[str] = []
+    overrides: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument.split("=")[0] == "--experimental-rerun":
+            raise UsageError("--experimental-rerun loads a pickle and is refused; give the overrides again instead")
+        if not argument.startswith("-"):
+            overrides.append(argument)
+            continue
+        flags.append(argument)
+        if argument in _WITH_VALUE:
+            flags.extend(value for value in [next(waiting, None)] if value is not None)
+    return [*flags, *overrides]
+
+
+def explain(name: str, error: Exception, arguments: list[str]) -> str:
+    """One sentence for an error of Hydra or OmegaConf, with the nearest known key or option."""
+    text = str(error)
+    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
+    if match := re.search(r"Could not override '([^']+)'", text):
+        key = match[1].split("@")[0]
+        return f"unknown setting {key!r}{nearest_key(key, name, overrides)}"
+    if match := re.search(r"Could not find '([^']+)'\s+Available options in '([^']+)':\s+(.*)", text, re.DOTALL):
+        group, options = match[2], match[3].split()
+        choice = match[1].removeprefix(f"{group}/")
+        return f"{group}={choice}: there is no such {group}{nearest(choice, options)} ({', '.join(sorted(options))})"
+    first = text.strip().split("\n")[0]
+    cause = str(error.__cause__).split("\n")[0] if error.__cause__ is not None else ""
+    return f"{first}: {cause}" if cause and cause not in first else first
+
+
+def nearest_key(key: str, name: str, overrides: list[str]) -> str:
+    """What to write instead of the unknown `key`, judged by the configuration as it is without it."""
+    usable = [o for o in overrides if o.lstrip("+~").split("=")[0].split("@")[0] != key]
+    try:
+        config = compose(name, usable)
+    except (HydraException, OmegaConfBaseException):
+        return ""
+    groups = [path.name for path in conf_folder().iterdir() if path.is_dir()]
+    known = [*flatten(OmegaConf.to_container(config, resolve=False)), *groups]
+    if close := nearest_name(key, known):
+        return f"; did you mean {close!r}?"
+    head, _, last = key.rpartition(".")
+    siblings = [k for k in known if k.rpartition(".")[0] == head]
+    return nearest(last, [k.rpartition(".")[2] for k in siblings]) if head and siblings else ""
+
+
+def nearest_name(key: str, known: list[str]) -> str | None:
+    """The known dotted key most like `key`, or one whose last part is the same."""
+    import difflib
+
+    same_end = [k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]]
+    if len(same_end) == 1:
+        return same_end[0]
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+    return close[0] if close else None
+
+
+def flatten(node: Any, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of nested dicts, inner nodes too."""
+    for key, value in node.items() if isinstance(node, dict) else ():
+        yield f"{prefix}{key}"
+        yield from flatten(value, f"{prefix}{key}.")

@@ -1,0 +1,74 @@
+"""Which command, and what becomes of its failures."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+
+from quantattn.cli.errors import DONE, USAGE, complain, exit_code, nearest
+
+
+@dataclass(frozen=True)
+class Command:
+    """A module of `quantattn.cli` with `run(arguments) -> int`, and one line that says what it does."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "train": Command("quantattn.cli.train", "pretrain or fine-tune an encoder; a run folder and a report come out"),
+    "score": Command("quantattn.cli.score", "apply a trained model to tables; one row a decision comes out"),
+    "bench": Command("quantattn.cli.bench", "time attention beside its peers, behind the error budget"),
+    "sweep": Command("quantattn.cli.sweep", "search over settings of an experiment"),
+    "validate": Command("quantattn.cli.validate", "print how far every backend is from float64 truth"),
+    "doctor": Command("quantattn.cli.doctor", "read a folder of data and say what is in it and what is wrong with it"),
+    "prepare": Command("quantattn.cli.prepare", "turn raw files into prepared shards"),
+    "report": Command("quantattn.cli.report", "draw the reports of several runs together"),
+}
+
+
+def usage() -> str:
+    """The text of `quantattn --help`."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: quantattn COMMAND [arguments]",
+            "",
+            "Exact attention encoders for long financial sequences.",
+            "",
+            *lines,
+            "",
+            "`quantattn COMMAND --help` says what a command takes. train, score, bench and sweep take Hydra overrides,",
+            "such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done, 1 a check or a",
+            "run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM after saving. QUANTATTN_DEBUG=1 shows",
+            "tracebacks.",
+        ]
+    )
+
+
+def main(command: str | None = None) -> int:
+    """Run the command named by `command`, or by the first argument of the process, and return its exit code."""
+    arguments = sys.argv[1:] if command is None else [command, *sys.argv[1:]]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return DONE if arguments else USAGE
+    name, *rest = arguments
+    if name == "--version":
+        from quantattn import __version__
+
+        print(__version__)
+        return DONE
+    if name not in COMMANDS:
+        print(f"quantattn: there is no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)
+        return USAGE
+    try:
+        return int(importlib.import_module(COMMANDS[name].module).run(rest))
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        complain(name, error)
+        return code

@@ -1,0 +1,258 @@
+"""The loop: Lightning's trainer around a training module, with this house's checkpoints, history and ways to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
+
+from quantattn.learn.checkpoint import BEST, LAST, Checkpoints, PlainCheckpointIO, Stopped, read_checkpoint
+from quantattn.learn.datamodule import PreparedData
+from quantattn.learn.history import History
+from quantattn.learn.module import Training
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """How a run is trained.
+
+    Attributes:
+        accelerator: "cpu" or "gpu".
+        devices: how many of them.
+        strategy: "single"; the others are named by `conf/trainer` and refused here.
+        precision: as Lightning spells it, "32-true" or "bf16-mixed" among others.
+        deterministic: refuse operations whose result differs from run to run.
+        max_steps: optimizer steps; None leaves it to max_epochs.
+        max_epochs: passes over the training set; None leaves it to max_steps. The smaller of the two wins.
+        validate_every: optimizer steps between validations.
+        checkpoint_every: optimizer steps between writes of the last state, beside those after validations; 0 for none.
+        accumulate: batches an optimizer step.
+        gradient_clip: largest norm of the gradient; 0 does not clip.
+        warmup: share of the steps over which the learning rate rises.
+        lr_floor: share of the peak learning rate at the end.
+        log_every: optimizer steps between rows of the history.
+        threads: CPU threads; None leaves torch its choice.
+    """
+
+    accelerator: str = "cpu"
+    devices: int = 1
+    strategy: str = "single"
+    precision: str = "32-true"
+    deterministic: bool = True
+    max_steps: int | None = 1000
+    max_epochs: int | None = None
+    validate_every: int = 100
+    checkpoint_every: int = 0
+    accumulate: int = 1
+    gradient_clip: float = 1.0
+    warmup: float = 0.05
+    lr_floor: float = 0.05
+    log_every: int = 10
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.accelerator not in ("cpu", "gpu"):
+            raise ValueError(f"trainer.accelerator must be cpu or gpu, got {self.accelerator!r}")
+        if self.strategy != "single" or self.devices != 1:
+            raise ValueError(
+                f"training on several devices (trainer={self.strategy}, devices={self.devices}) is not part of this "
+                "version; use trainer=cpu or trainer=gpu"
+            )
+        if self.accelerator == "gpu" and not torch.cuda.is_available():
+            raise ValueError("trainer=gpu needs an NVIDIA GPU and a CUDA build of torch, and there is none here")
+        if self.max_steps is None and self.max_epochs is None:
+            raise ValueError("one of trainer.max_steps and trainer.max_epochs must be given")
+        for name in ("max_steps", "max_epochs", "validate_every", "accumulate", "log_every", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"trainer.{name} must be at least 1, got {value}")
+        for name in ("checkpoint_every", "gradient_clip"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"trainer.{name} must be 0 or more, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: optimizer steps done and in all, the latest losses, and seconds since it began or resumed."""
+
+    step: int
+    total: int
+    started_at: int
+    train_loss: float
+    valid_loss: float | None
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float:
+        """An estimate from the pace so far."""
+        done = self.step - self.started_at
+        return self.seconds / done * (self.total - self.step) if done else float("nan")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """How a run ended: the step it reached, the best step and its figure, whether it was stopped, and its seconds."""
+
+    step: int
+    best_step: int
+    best_value: float
+    stopped: bool
+    seconds: float
+
+
+class Watch(Callback):
+    """Tells `watch` where the run stands, after every optimizer step and every validation."""
+
+    def __init__(self, watch: Callable[[Progress], None], total: int) -> None:
+        self.watch, self.total = watch, total
+        self.valid: float | None = None
+        self.began, self.first = time.monotonic(), 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock."""
+        self.began, self.first = time.monotonic(), trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """One more step."""
+        loss = float(outputs["loss"]) * trainer.accumulate_grad_batches
+        seconds = time.monotonic() - self.began
+        self.watch(Progress(trainer.global_step, self.total, self.first, loss, self.valid, seconds))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember the validation loss for the next step."""
+        figure = trainer.callback_metrics.get("valid/loss")
+        self.valid = None if figure is None else float(figure)
+
+
+class SigtermFlag(Callback):
+    """Remembers a SIGTERM instead of dying of it, so that the run is stopped between two batches.
+
+    Lightning's own handler, which leaves with exit code 0 and without saving, is set aside during training.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take over the signal, once Lightning has taken it."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._note)
+
+    def _note(self, number: int, frame: Any) -> None:
+        self.received = True
+
+
+def fit(
+    module: Training,
+    data: PreparedData,
+    folder: Path,
+    settings: TrainerSettings,
+    *,
+    total_steps: int,
+    monitor: str = "valid/loss",
+    mode: str = "min",
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+    watch: Callable[[Progress], None] | None = None,
+    resume: Path | None = None,
+) -> Fitted:
+    """Train `module`, leaving `checkpoints/` and `metrics.csv` in `folder` and the best weights in the module.
+
+    Args:
+        module: what to train; its schedule spans `total_steps`.
+        data: batches.
+        folder: the run folder.
+        settings: how.
+        total_steps: optimizer steps of the whole run.
+        monitor: figure by which the best weights are chosen.
+        mode: "min" or "max".
+        callbacks: more callbacks of Lightning.
+        loggers: loggers of Lightning, beside the history that every run keeps.
+        watch: told where the run stands.
+        resume: checkpoint to go on from.
+
+    Raises:
+        LossError: the loss became NaN or infinite; the checkpoints stand.
+        ValueError: `resume` is no checkpoint, or `monitor` is not logged.
+    """
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    sigterm, history = SigtermFlag(), History(folder, settings.log_every)
+    keeper = Checkpoints(
+        folder / "checkpoints", monitor, mode, settings.checkpoint_every, stop=lambda: sigterm.received
+    )
+    began = time.monotonic()
+    watching = [Watch(watch, total_steps)] if watch is not None else []
+    with _lightning_quiet():
+        trainer = Trainer(
+            accelerator=settings.accelerator,
+            devices=settings.devices,
+            precision=settings.precision,  # type: ignore[arg-type]
+            deterministic=settings.deterministic,
+            max_steps=total_steps,
+            max_epochs=-1,
+            val_check_interval=settings.validate_every * settings.accumulate,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            accumulate_grad_batches=settings.accumulate,
+            gradient_clip_val=settings.gradient_clip or None,
+            log_every_n_steps=settings.log_every,
+            logger=list(loggers),
+            callbacks=[sigterm, *watching, *callbacks, history, keeper],
+            plugins=[PlainCheckpointIO()],
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        stopped = False
+        try:
+            trainer.fit(module, data, ckpt_path=resume, weights_only=True)
+        except Stopped:
+            stopped = True
+    if not stopped and keeper.best is not None:
+        module.load_state_dict(read_checkpoint(folder / "checkpoints" / BEST)["state_dict"])
+    return Fitted(
+        step=trainer.global_step,
+        best_step=keeper.best_step,
+        best_value=float("nan") if keeper.best is None else keeper.best,
+        stopped=stopped,
+        seconds=time.monotonic() - began,
+    )
+
+
+def resume_point(folder: Path) -> Path | None:
+    """The checkpoint that a run in `folder` goes on from, or None when there is none."""
+    last = folder / "checkpoints" / LAST
+    return last if last.is_file() else None
+
+
+@contextmanager
+def _lightning_quiet() -> Iterator[None]:
+    """Leave out what Lightning says about workers, tips and its own defaults; its other warnings stand."""
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        # Lightning 2.6.6 asks a question that torch 2.13 wants put differently.
+        warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,109 @@
+"""The history of a run's figures: one CSV file that a resumed run goes on writing."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+COLUMNS = ("step", "metric", "value")
+
+
+class History(Callback):
+    """Appends figures to `folder`/metrics.csv as rows step, metric, value; step counts optimizer steps from 1.
+
+    Training figures are written every `every` steps, validation figures after each validation. A run that goes on
+    from a checkpoint drops the rows beyond it, which it is about to write again, and continues below.
+
+    Args:
+        folder: the run folder.
+        every: optimizer steps between training rows.
+    """
+
+    def __init__(self, folder: str | Path, every: int = 1) -> None:
+        self.path, self.every = Path(folder) / "metrics.csv", every
+        self._written = -1
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop what a stopped run wrote after the checkpoint that this one starts from."""
+        self._written = trainer.global_step
+        self.rewind(trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Write the figures of a finished optimizer step when they are due."""
+        step = trainer.global_step
+        if step % self.every or step == self._written:
+            return
+        self._written = step
+        figures = {n: v for n, v in trainer.callback_metrics.items() if n.startswith("train/")}
+        self.append(step, figures)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the figures of a validation."""
+        if not trainer.sanity_checking:
+            figures = {n: v for n, v in trainer.callback_metrics.items() if n.startswith("valid/")}
+            self.append(trainer.global_step, figures)
+
+    def append(self, step: int, figures: Mapping[str, Any]) -> None:
+        """Add one row a figure."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = not self.path.exists()
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if fresh:
+                writer.writerow(COLUMNS)
+            writer.writerows((step, name, repr(float(value))) for name, value in sorted(figures.items()))
+
+    def rewind(self, step: int) -> None:
+        """Drop the rows beyond `step`."""
+        if not self.path.exists():
+            return
+        rows = read_rows(self.path)
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with beside.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            writer.writerows((s, name, repr(value)) for s, name, value in rows if s <= step)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, self.path)
+
+
+def read_rows(path: Path) -> list[tuple[int, str, float]]:
+    """The rows of a history, in order; a last row cut short by a crash is left out.
+
+    Raises:
+        ValueError: the file is not a history.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.reader(file))
+    if not lines or tuple(lines[0]) != COLUMNS:
+        raise ValueError(f"{path} is not a history of figures: its first line is {lines[:1]}, expected {COLUMNS}")
+    rows = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            step, name, value = line
+            rows.append((int(step), name, float(value)))
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}:{number} is {line!r}, expected step, metric, value") from error
+    return rows
+
+
+def curves(path: Path) -> dict[str, tuple[list[float], list[float]]]:
+    """Metric → (steps, values) of a history, finite values alone."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for step, name, value in read_rows(path) if path.exists() else []:
+        if math.isfinite(value):
+            steps, values = found.setdefault(name, ([], []))
+            steps.append(float(step))
+            values.append(value)
+    return found

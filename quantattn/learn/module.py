@@ -1,0 +1,162 @@
+"""One optimizer step: an objective, AdamW, a schedule; and the reasons to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from quantattn.batch import PackedBatch
+
+
+class Scored(Protocol):
+    """What an objective returns: the loss to minimise, and figures to write down."""
+
+    @property
+    def loss(self) -> Tensor:
+        """Scalar."""
+
+    @property
+    def logs(self) -> Mapping[str, Any]:
+        """Scalars by name."""
+
+
+Objective = Callable[[nn.Module, PackedBatch], Scored]
+OptimizerFactory = Callable[[Iterable[dict[str, Any]]], Optimizer]
+
+
+class LossError(RuntimeError):
+    """The loss is not a number; nothing was changed since the last optimizer step."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate as a share of its peak: linear warm-up, then half a cosine down to `floor`.
+
+    Args:
+        total_steps: optimizer steps of the run.
+        warmup: share of them in [0, 1] that rise.
+        floor: share of the peak at the end, in [0, 1].
+    """
+
+    total_steps: int
+    warmup: float = 0.05
+    floor: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.total_steps < 1:
+            raise ValueError(f"a run needs at least one step, got {self.total_steps}")
+        for name in ("warmup", "floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+
+    def __call__(self, step: int) -> float:
+        """The share at optimizer step `step`, counted from 0."""
+        rising = round(self.warmup * self.total_steps)
+        if step < rising:
+            return (step + 1) / rising
+        progress = min((step - rising) / max(self.total_steps - rising, 1), 1.0)
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def decay_groups(module: nn.Module) -> list[dict[str, Any]]:
+    """Parameters in two groups: weight matrices, which take the optimizer's decay, and embeddings, norms and vectors.
+
+    The second group has weight decay 0.
+    """
+    embedded = {id(p) for m in module.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+
+    def decays(name: str, parameter: Tensor) -> bool:
+        return parameter.ndim >= 2 and id(parameter) not in embedded and "embedding" not in name.split(".")
+
+    groups: list[dict[str, Any]] = [
+        {"params": [p for name, p in named if decays(name, p)]},
+        {"params": [p for name, p in named if not decays(name, p)], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def step_seed(seed: int, stream: int, index: int) -> int:
+    """A seed for everything random in one batch, so that a resumed run draws what the unbroken one would have."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + stream * 0xBF58476D1CE4E5B9 + index * 0x94D049BB133111EB) & (2**64 - 1)
+    mixed = (mixed ^ (mixed >> 31)) * 0xD6E8FEB86659FD93 & (2**64 - 1)
+    return (mixed ^ (mixed >> 32)) & (2**63 - 1)
+
+
+class Training(LightningModule):
+    """Trains a model by an objective.
+
+    Args:
+        model: the encoder with its head.
+        objective: `objective(model, batch)` gives the loss and figures to log.
+        optimizer: makes the optimizer from parameter groups; its weight decay goes to the matrices.
+        schedule: learning rate over the run.
+        seed: of dropout and masking; each batch draws from its own stream.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        *,
+        optimizer: OptimizerFactory,
+        schedule: Schedule,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+        self.make_optimizer = optimizer
+        self.schedule = schedule
+        self.seed = seed
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer, and the schedule stepped once an optimizer step."""
+        optimizer = self.make_optimizer(decay_groups(self))
+        scheduler = {"scheduler": LambdaLR(optimizer, self.schedule), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def on_train_batch_start(self, batch: PackedBatch, batch_idx: int) -> None:
+        """Give the batch its own random stream."""
+        torch.manual_seed(step_seed(self.seed, 0, batch_idx))
+
+    def on_validation_batch_start(self, batch: PackedBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """The same random stream at every validation, so that figures of one run compare."""
+        torch.manual_seed(step_seed(self.seed, 1, batch_idx))
+
+    def training_step(self, batch: PackedBatch, batch_idx: int) -> Tensor:
+        """The loss of one batch.
+
+        Raises:
+            LossError: it is NaN or infinite. The weights are those of the last good step.
+        """
+        scored = self.objective(self.model, batch)
+        if not math.isfinite(value := float(scored.loss.detach())):
+            raise LossError(
+                f"the loss became {value} at step {self.global_step} (batch of {batch.n_sequences} sequences, "
+                f"{batch.n_tokens} tokens, first decision {int(batch.keys[0]) if len(batch.keys) else 'none'}); "
+                "the last checkpoint holds the weights before it; lower optimizer.lr or trainer.gradient_clip"
+            )
+        self.log("train/loss", value, prog_bar=True, batch_size=1)
+        return scored.loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Log the learning rate of the step."""
+        self.log("train/lr", optimizer.param_groups[0]["lr"], batch_size=1)
+
+    def validation_step(self, batch: PackedBatch, batch_idx: int) -> None:
+        """Log the loss and the objective's own figures, averaged over the validation set by their counts."""
+        scored = self.objective(self.model, batch)
+        weight = max(len(batch.keys), 1)
+        self.log("valid/loss", scored.loss, prog_bar=True, batch_size=weight, on_epoch=True)
+        for name, value in scored.logs.items():
+            if name != "loss":
+                self.log(f"valid/{name}", float(value), batch_size=weight, on_epoch=True)
