@@ -1,0 +1,38 @@
+"""Which filings are kept: annual, quarterly and current reports, with their variants and amendments."""
+
+from __future__ import annotations
+
+import re
+
+_FAMILIES = {
+    "10-K": re.compile(r"10-?K(?:405|SB|SB40|T|T405)?"),
+    "10-Q": re.compile(r"10-?Q(?:SB|T)?"),
+    "8-K": re.compile(r"8-?K(?:12B|12G3|15D5)?"),
+}
+FAMILIES = tuple(_FAMILIES)
+"""Forms that `family` knows; a variant such as 10-K405 or 10-KSB belongs to the family of its base form."""
+
+_COVER = re.compile(
+    r"^\W*form[ \t]+((?:10-?[KQ]|8-?K)(?:405|SB|T)?)[ \t]*(/A|\(amendment[^)\n]*\))?\W*$", re.IGNORECASE | re.MULTILINE
+)
+_COVER_CHARS = 6_000
+
+
+def family(form: str) -> str | None:
+    """The family of a form as EDGAR writes it ("10-K405/A" → "10-K"); None for any other form ("NT 10-K", "4")."""
+    base = form.strip().upper().removesuffix("/A")
+    return next((name for name, pattern in _FAMILIES.items() if pattern.fullmatch(base)), None)
+
+
+def is_amendment(form: str) -> bool:
+    """Whether the form amends an earlier one; an amendment is an event of its own, at its own time."""
+    return form.strip().upper().endswith("/A")
+
+
+def form_on_cover(text: str) -> str | None:
+    """The form that a document's cover names on a line of its own ("FORM 10-K"), within its first 6,000 characters."""
+    match = _COVER.search(text[:_COVER_CHARS])
+    if match is None:
+        return None
+    form = re.sub(r"^(10|8)(?=[KQ])", r"\1-", match.group(1).upper())
+    return form + ("/A" if match.group(2) else "")

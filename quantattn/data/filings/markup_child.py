@@ -1,0 +1,264 @@
+"""The child process in which HTML is parsed: selectolax and the standard library, nothing else.
+
+Started by path as `python -I markup_child.py SITE CPU_SECONDS MEMORY_MIB`; never imported. It reads requests and
+writes answers on its standard streams until the input ends:
+
+    request:  8 bytes length (big-endian), HTML as UTF-8
+    answer:   8 bytes length, 8 bytes length, JSON {"error": …} or {"expected", "hidden", "facts"}, text as UTF-8
+
+A bomb ends this process, not the one that asked.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import resource
+import sys
+from typing import Any
+
+# fmt: off
+BLOCKS = frozenset((
+    "address", "article", "aside", "blockquote", "body", "br", "caption", "center", "dd", "details", "dir", "div", "dl",
+    "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr",
+    "html", "legend", "li", "main", "menu", "nav", "ol", "p", "page", "pre", "section", "summary", "table", "tbody",
+    "tfoot", "thead", "ul",
+))
+# fmt: on
+NOT_TEXT = frozenset(("head", "script", "style", "template", "title"))
+HIDDEN = frozenset(("ix:header", "ix:hidden", "ix:references", "ix:resources"))
+FACTS = frozenset(("dei:DocumentType", "dei:EntityCentralIndexKey", "dei:AmendmentFlag"))
+VOID = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
+)
+LONG_CELL = 200
+"""A cell of several lines and more characters than this is layout, not a table cell: its lines stay lines."""
+
+_DISPLAY_NONE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
+_SELF_CLOSED = re.compile(r"<([a-zA-Z][\w:.-]*)((?:\s[^<>]*?)?)/>")
+_TAG = re.compile(r"<[a-zA-Z/!?][^<>]*>")
+_SPACE = re.compile(r"\s+")
+_INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
+_BLANKS = re.compile(r" {2,}")
+_TAB = re.compile(r" *\t[ \t]*")
+_WIDE_GAP = re.compile(r" {3,}")
+_XHTML = re.compile(r"^\s*<\?xml\b|<html\b[^<>]*\bxmlns", re.IGNORECASE)
+_OPENS_WITH_SIGN = frozenset(("$", "(", "$(", "€", "£", "US$"))
+_CLOSES_WITH_SIGN = frozenset((")", "%", ")%", "%)"))
+
+
+class Writer:
+    """Text in reading order: a stack of buffers, one for the page and one for every open table cell."""
+
+    def __init__(self) -> None:
+        self.buffers: list[list[str]] = [[]]
+        self.rows: list[list[str]] = []
+
+    def add(self, piece: str) -> None:
+        """Append text to the innermost open buffer."""
+        self.buffers[-1].append(piece)
+
+    def open(self, tag: str) -> None:
+        """An element begins."""
+        if tag == "tr":
+            self.add("\n")
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.buffers.append([])
+        elif tag in BLOCKS:
+            self.add("\n")
+
+    def close(self, tag: str) -> None:
+        """An element ends."""
+        if tag in ("td", "th"):
+            self._close_cell(self._lines(self.buffers.pop()))
+        elif tag == "tr":
+            self.add("\t".join(_join_signs(self.rows.pop())) + "\n")
+        elif tag in BLOCKS:
+            self.add("\n")
+
+    def _close_cell(self, lines: list[str]) -> None:
+        if not self.rows:
+            self.add("\n".join(lines) + "\n")
+        elif len(lines) > 1 and sum(map(len, lines)) > LONG_CELL:
+            before = self.rows[-1]
+            if before:
+                self.add("\t".join(_join_signs(before)) + "\n")
+                before.clear()
+            self.add("\n".join(lines) + "\n")
+        elif lines:
+            self.rows[-1].append(" ".join(lines))
+
+    def finish(self) -> str:
+        """The page's text, one line a paragraph or table row."""
+        return "\n".join(self._lines(self.buffers[0]))
+
+    @staticmethod
+    def _lines(pieces: list[str]) -> list[str]:
+        lines = (
+            re.sub(r" *\t[ \t]*", "\t", re.sub(r" {2,}", " ", line)).strip() for line in "".join(pieces).split("\n")
+        )
+        return [line for line in lines if line]
+
+
+def _join_signs(cells: list[str]) -> list[str]:
+    """Cells of a row with a lone currency sign put to the number after it, a lone `)` or `%` to the one before."""
+    joined: list[str] = []
+    glue = ""
+    for cell in cells:
+        if cell in _OPENS_WITH_SIGN:
+            glue += cell
+        elif cell in _CLOSES_WITH_SIGN and joined and not glue:
+            joined[-1] += cell
+        else:
+            joined.append(glue + cell)
+            glue = ""
+    return joined if not glue else [*joined, glue]
+
+
+def _is_hidden(node: Any, tag: str) -> bool:
+    if tag in HIDDEN:
+        return True
+    attributes = node.attributes
+    return "hidden" in attributes or _DISPLAY_NONE.search(attributes.get("style") or "") is not None
+
+
+def _note_fact(node: Any, tag: str, facts: dict[str, str]) -> None:
+    if tag.startswith("ix:non"):
+        name = node.attributes.get("name")
+        if name in FACTS and name not in facts:
+            facts[name] = node.text().strip()[:100]
+
+
+def _visible_length(text: str) -> int:
+    return sum(map(len, _INVISIBLE.sub("", text).split()))
+
+
+def _inline(text: str, preformatted: bool) -> str:
+    text = _INVISIBLE.sub("", text)
+    return _WIDE_GAP.sub("\t", text.replace("\r", "\n")) if preformatted else _SPACE.sub(" ", text)
+
+
+def render(root: Any) -> tuple[str, int, dict[str, str]]:
+    """Text of the tree, number of visible characters in its hidden parts, facts about the document.
+
+    The walk is a loop with its own stack, so depth costs memory and not the interpreter's stack.
+    """
+    writer = Writer()
+    facts: dict[str, str] = {}
+    hidden = preformatted = 0
+    stack: list[tuple[Any, str]] = []
+    node = root
+    while node is not None:
+        tag = node.tag or "-instruction"
+        child = None
+        if tag == "-text":
+            writer.add(_inline(node.text(deep=False), preformatted > 0))
+        elif tag[0] != "-" and tag not in NOT_TEXT:
+            _note_fact(node, tag, facts)
+            if _is_hidden(node, tag):
+                hidden += _visible_length(node.text())
+                for inner in node.traverse():
+                    _note_fact(inner, inner.tag or "", facts)
+            else:
+                preformatted += tag == "pre"
+                writer.open(tag)
+                child = node.child
+                if child is None:
+                    preformatted -= tag == "pre"
+                    writer.close(tag)
+        if child is not None:
+            stack.append((node, tag))
+            node = child
+            continue
+        node = node.next if stack else None
+        while node is None and stack:
+            parent, tag = stack.pop()
+            preformatted -= tag == "pre"
+            writer.close(tag)
+            node = parent.next if stack else None
+    return writer.finish(), hidden, facts
+
+
+def expected_length(source: str) -> int:
+    """Visible characters of HTML by a second, cruder way than the parser: cut what is not shown, cut tags, unescape."""
+    for opening, closing in (("<!--", "-->"), ("<head", "</head>"), ("<script", "</script>"), ("<style", "</style>")):
+        source = _cut(source, opening, closing)
+    return _visible_length(html.unescape(_TAG.sub(" ", source)))
+
+
+def _cut(source: str, opening: str, closing: str) -> str:
+    """`source` without every stretch from `opening` to the next `closing`; an opening that is never closed stays."""
+    lower = source.lower()
+    if len(lower) != len(source):  # a few letters change length with case; these tags are ASCII
+        lower = source
+    kept: list[str] = []
+    at = 0
+    while (start := lower.find(opening, at)) >= 0:
+        end = lower.find(closing, start)
+        if end < 0:
+            break
+        after = lower[start + len(opening) : start + len(opening) + 1]
+        if opening[-1].isalpha() and after.isalpha():  # <header> is no <head>
+            kept.append(source[at : start + len(opening)])
+            at = start + len(opening)
+            continue
+        kept.append(source[at:start])
+        at = end + len(closing)
+    return "".join([*kept, source[at:]])
+
+
+def _close_empty_elements(source: str) -> str:
+    """XHTML's `<div/>` as `<div></div>`: a parser of HTML would take it for an opening tag."""
+
+    def close(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return match.group() if name.lower() in VOID else f"<{name}{match.group(2)}></{name}>"
+
+    return _SELF_CLOSED.sub(close, source)
+
+
+def answer(source: str) -> tuple[dict[str, Any], str]:
+    """JSON-able facts about one document, and its text."""
+    from selectolax.lexbor import LexborHTMLParser
+
+    if _XHTML.search(source[:20_000]):
+        source = _close_empty_elements(source)
+    root = LexborHTMLParser(source).root
+    if root is None:
+        return {"error": "the parser found no element"}, ""
+    text, hidden, facts = render(root)
+    return {"expected": expected_length(source), "hidden": hidden, "facts": facts}, text
+
+
+def allow(cpu_seconds: int) -> None:
+    """Let this process use `cpu_seconds` more of processor time; beyond that the kernel ends it (SIGXCPU)."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = int(used.ru_utime + used.ru_stime) + 1 + cpu_seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def main(site: str, cpu_seconds: int, memory_mib: int) -> None:
+    """Answer requests until the input ends."""
+    sys.path.append(site)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_mib << 20, memory_mib << 20))
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    while len(size := requests.read(8)) == 8:
+        source = requests.read(int.from_bytes(size)).decode("utf-8", errors="replace")
+        allow(cpu_seconds)
+        facts: dict[str, Any]
+        try:
+            facts, text = answer(source)
+        except MemoryError:
+            facts, text = {"error": "memory"}, ""
+        except Exception as error:  # whatever the parser raises is this document's reason, told to the parent
+            facts, text = {"error": f"{type(error).__name__}: {error}"}, ""
+        head, body = json.dumps(facts).encode(), text.encode("utf-8", errors="replace")
+        answers.write(len(head).to_bytes(8) + len(body).to_bytes(8) + head + body)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

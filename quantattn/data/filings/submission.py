@@ -1,0 +1,167 @@
+"""EDGAR's SGML wrapping: a full submission → its header and its documents.
+
+Tags of this SGML are mostly unclosed; 1994 says `IMS` where later years say `SEC`; the daily feed (`.nc`) opens with
+`<SUBMISSION>`, writes header tags instead of labels and may hold everything on one line. Names found inside a file
+are values only: no path is ever made from one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_HEADER_MARK = re.compile(
+    r"^\s*<(?:SEC-DOCUMENT|SEC-HEADER|IMS-DOCUMENT|IMS-HEADER|SUBMISSION|ACCEPTANCE-DATETIME)>", re.MULTILINE
+)
+_DOCUMENT_START = re.compile(r"<DOCUMENT>(?=\s*<TYPE>)")
+_ACCESSION = re.compile(r"\d{10}-\d{2}-\d{6}")
+_HEAD_CHARS = 8_192
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of a submission states; None or () where it is silent.
+
+    Attributes:
+        accession: `NNNNNNNNNN-YY-NNNNNN`.
+        form: submission type as written, e.g. "10-K405/A".
+        ciks: the filers' central index keys, ten digits each, in the order of the header.
+        names: the filers' conformed names, in the same order.
+        filed: filing date `YYYYMMDD`; a date, not an acceptance time.
+        accepted: acceptance stamp as written, New York time.
+        period: period of report `YYYYMMDD`; never a time at which anything was known.
+    """
+
+    accession: str | None
+    form: str | None
+    ciks: tuple[str, ...]
+    names: tuple[str, ...]
+    filed: str | None
+    accepted: str | None
+    period: str | None
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a submission: its tags as written and the text between `<TEXT>` and `</TEXT>`."""
+
+    type: str
+    sequence: int | None
+    filename: str | None
+    description: str | None
+    body: str
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A parsed file: no header when it is a single wrapped document, no documents when it is a header alone."""
+
+    header: Header | None
+    documents: tuple[Document, ...]
+
+    def main(self) -> Document | None:
+        """The document of the form itself: the first of the submission's type, else the first of all."""
+        if not self.documents:
+            return None
+        form = self.header.form if self.header else None
+        return next((document for document in self.documents if document.type == form), self.documents[0])
+
+
+def has_header(text: str) -> bool:
+    """Whether `text` opens like a full submission (SEC, IMS or feed header), after a PEM wrapper or not."""
+    return _HEADER_MARK.search(text, 0, _HEAD_CHARS) is not None
+
+
+def is_wrapped_document(text: str) -> bool:
+    """Whether `text` is one document in its SGML lines (`<DOCUMENT>`, `<TYPE>`, …) with no submission header."""
+    return re.match(r"\s*<DOCUMENT>\s*<TYPE>", text) is not None
+
+
+def parse_submission(text: str) -> Submission:
+    """Split a full submission, or a single wrapped document, into header and documents.
+
+    Raises:
+        ValueError: neither kind, or a header that contradicts itself or names no form.
+    """
+    starts = [match.start() for match in _DOCUMENT_START.finditer(text)]
+    header = None
+    if has_header(text):
+        header = _parse_header(text[: starts[0]] if starts else text)
+    elif not is_wrapped_document(text):
+        raise ValueError(f"no EDGAR header and no <DOCUMENT> at the start, found {text.lstrip()[:40]!r}")
+    ends = [*starts[1:], len(text)]
+    documents = tuple(_parse_document(text[start:end]) for start, end in zip(starts, ends, strict=False))
+    return Submission(header, documents)
+
+
+def _parse_header(text: str) -> Header:
+    form = _first(text, r"CONFORMED SUBMISSION TYPE:|<TYPE>")
+    if form is None:
+        raise ValueError("the header names no form (no CONFORMED SUBMISSION TYPE and no <TYPE>)")
+    accession = _first(text, r"ACCESSION NUMBER:|<ACCESSION-NUMBER>")
+    if accession is not None and not _ACCESSION.fullmatch(accession):
+        raise ValueError(f"accession number {accession[:40]!r}: expected NNNNNNNNNN-YY-NNNNNN")
+    stamps = sorted(set(_every(text, r"<ACCEPTANCE-DATETIME>")))
+    if len(stamps) > 1:
+        raise ValueError(f"{len(stamps)} different acceptance times in one header: {stamps[0]!r} and {stamps[1]!r}")
+    ciks = _every(text, r"CENTRAL INDEX KEY:|<CIK>")
+    return Header(
+        accession=accession,
+        form=form.upper(),
+        ciks=tuple(dict.fromkeys(pad_cik(cik) for cik in ciks)),
+        names=tuple(dict.fromkeys(_every(text, r"COMPANY CONFORMED NAME:|(?<!FORMER-COMPANY>)<CONFORMED-NAME>"))),
+        filed=_first(text, r"FILED AS OF DATE:|<FILING-DATE>"),
+        accepted=stamps[0] if stamps else None,
+        period=_first(text, r"CONFORMED PERIOD OF REPORT:|<PERIOD>"),
+    )
+
+
+def pad_cik(text: str) -> str:
+    """A central index key as ten digits; ValueError unless it is 1 to 10 digits and not zero."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10 and int(digits)):
+        raise ValueError(f"central index key {text[:40]!r}: expected 1 to 10 digits")
+    return digits.zfill(10)
+
+
+def find_accession(name: str) -> str | None:
+    """The accession number that a file's own name carries, with or without dashes as EDGAR writes them; else None."""
+    found = set(_ACCESSION.findall(name)) or {
+        f"{run[:10]}-{run[10:12]}-{run[12:]}" for run in re.findall(r"(?<!\d)\d{18}(?!\d)", name)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _parse_document(chunk: str) -> Document:
+    """`chunk` starts at `<DOCUMENT>` and reaches to the next one."""
+    opening = chunk.find("<TEXT>")
+    tags = chunk[:opening] if opening >= 0 else chunk[:_HEAD_CHARS]
+    if opening >= 0:
+        closing = chunk.rfind("</TEXT>")
+        body = chunk[opening + len("<TEXT>") : closing if closing > opening else _end_of_document(chunk)]
+    else:
+        ends = [match.end() for match in re.finditer(r"<(?:TYPE|SEQUENCE|FILENAME|DESCRIPTION)>[^<\r\n]*", tags)]
+        body = chunk[max(ends, default=len("<DOCUMENT>")) : _end_of_document(chunk)]
+    sequence = _first(tags, "<SEQUENCE>")
+    return Document(
+        type=(_first(tags, "<TYPE>") or "").upper(),
+        sequence=int(sequence) if sequence and sequence.isascii() and sequence.isdigit() else None,
+        filename=_first(tags, "<FILENAME>"),
+        description=_first(tags, "<DESCRIPTION>"),
+        body=body,
+    )
+
+
+def _end_of_document(chunk: str) -> int:
+    closing = chunk.rfind("</DOCUMENT>")
+    return closing if closing >= 0 else len(chunk)
+
+
+def _every(text: str, labels: str) -> list[str]:
+    """Values that follow any of the labels, up to the next tag or the end of the line; empty ones are left out."""
+    values = (match.group(1).strip() for match in re.finditer(rf"(?:{labels})[ \t]*([^<\r\n]*)", text))
+    return [value for value in values if value]
+
+
+def _first(text: str, labels: str) -> str | None:
+    return next(iter(_every(text, labels)), None)

@@ -1,0 +1,122 @@
+"""Bytes → text, and the plain path for documents without markup (filings of the 1990s).
+
+The plain path changes white space and removes SGML tags and character references; every other visible character
+stays, in order.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import io
+import re
+import zlib
+from pathlib import Path
+
+_GZIP = b"\x1f\x8b"
+_BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+_HTML_ROOT = re.compile(r"<(?:html|body|!doctype\s+html)\b", re.IGNORECASE)
+_HTML_TAG = re.compile(r"<(?:p|div|br|td|tr|font|span)\b[^<>]{0,1000}>", re.IGNORECASE)
+_WRAPPER = re.compile(r"</?(?:XBRL|XML|PDF|TEXT)>")
+_UUENCODED = re.compile(
+    r"^begin [0-7]{3,4} \S[^\n]*\n(?:[!-`][ -`]{0,80}\n)*(?:[ `]?\n)?(?:end[ \t]*(?:\n|\Z))?", re.MULTILINE
+)
+_SGML_TAG = re.compile(
+    r"<PAGE>[ \t]*\d{0,4}(?=[ \t]*$)"
+    r"|</?(?:PAGE|TABLE|CAPTION|S|C|FN|F\d{1,3}|R|FL|TEXT|DOCUMENT|PRE|TYPE|MULTIPLIER|LEGEND|ARTICLE|HEADER)>",
+    re.IGNORECASE | re.MULTILINE,
+)
+_REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
+_LINE_END = re.compile(r"\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_SPACE = re.compile(r"[^\S\n\t]")
+_SPACES = re.compile(r" {2,}")
+_EMPTY_LINES = re.compile(r"\n{3,}")
+_INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
+_WIDE_GAP = re.compile(r"(?<=\S)(?: *\t[ \t]*| {3,})(?=\S)")
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """The file's content, unpacked when it is gzip (by content, not by name).
+
+    Raises:
+        ValueError: more than `max_bytes` after unpacking, or a damaged gzip stream.
+    """
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP
+        file.seek(0)
+        stream: io.BufferedIOBase = gzip.GzipFile(fileobj=file) if packed else file
+        try:
+            content = stream.read(max_bytes + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"damaged gzip: {error}") from None
+    if len(content) > max_bytes:
+        raise ValueError(f"larger than {max_bytes:,} bytes")
+    return content
+
+
+def decode(content: bytes) -> str:
+    """Text of `content` with Unix line ends: by byte-order mark, else UTF-8, else Windows-1252, else Latin-1."""
+    for mark, encoding in _BOMS:
+        if content.startswith(mark):
+            text = content[len(mark) :].decode(encoding, errors="replace")
+            break
+    else:
+        text = _decode_unmarked(content)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _decode_unmarked(content: bytes) -> str:
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            return content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return content.decode("latin-1")
+
+
+def is_html(body: str) -> bool:
+    """Whether `body` is markup for a browser; the `<PAGE>`, `<TABLE>`, `<S>`, `<C>` of old filings are not."""
+    if _HTML_ROOT.search(body):
+        return True
+    return sum(1 for _ in zip(range(3), _HTML_TAG.finditer(body), strict=False)) == 3
+
+
+def unwrap(body: str) -> str:
+    """`body` without the `<XBRL>`, `<XML>`, `<PDF>` lines that EDGAR puts around it."""
+    head, tail = body[:64], body[-64:]
+    if len(body) <= 128:
+        return _WRAPPER.sub("", body).strip()
+    return (_WRAPPER.sub("", head) + body[64:-64] + _WRAPPER.sub("", tail)).strip()
+
+
+def is_uuencoded(body: str) -> bool:
+    """Whether `body` is a uuencoded file."""
+    return re.match(r"\s*(?:<PDF>\s*)?begin [0-7]{3,4} \S", body) is not None
+
+
+def drop_uuencoded(body: str) -> tuple[str, int]:
+    """`body` without the uuencoded files in its midst, and how many there were."""
+    return _UUENCODED.subn("\n", body) if "begin " in body else (body, 0)
+
+
+def plain_text(body: str) -> str:
+    """Text of a document without markup.
+
+    Known SGML tags go, character references are read, a run of three or more blanks inside a line becomes one tab
+    (the cell separator that tables from HTML have too), shorter runs one blank, and empty lines one at most.
+    """
+    text = _SGML_TAG.sub(" ", body)
+    text = _REFERENCE.sub(lambda match: html.unescape(match.group()), text)
+    return tidy(text)
+
+
+def tidy(text: str) -> str:
+    """Normal form of white space: blanks single, cells by one tab, lines stripped, at most one empty line in a row."""
+    text = _INVISIBLE.sub("", _LINE_END.sub("\n", text))
+    lines = (_SPACES.sub(" ", _WIDE_GAP.sub("\t", _SPACE.sub(" ", line).strip())) for line in text.split("\n"))
+    return _EMPTY_LINES.sub("\n\n", "\n".join(lines)).strip()
+
+
+def visible_length(text: str) -> int:
+    """Number of characters that are not white space."""
+    return sum(map(len, text.split()))
