@@ -62,18 +62,28 @@ def standard_attention(
     mask: Mask,
     bias: Tensor | None,
     scale: float,
+    divide_last: bool = False,
 ) -> Attended:
     """The same computation as it is usually written: scores, weights and products each rounded to the inputs' dtype.
 
     What it loses against float64 is what users of that dtype accept already; the error budget is stated in that unit.
-    Signature and result as `exact_attention`.
+    Signature and result as `exact_attention`, and `divide_last`: take Σ_j exp(s_ij − lse_i) · v_j and divide it by
+    the sum of its weights at the end, in place of dividing the weights.
     """
-    out, lse = _packed(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    out, lse = _packed(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, divide_last)
     return Attended(out, lse)
 
 
 def _packed(
-    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, mask: Mask, bias: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_q: Tensor,
+    cu_k: Tensor,
+    mask: Mask,
+    bias: Tensor | None,
+    scale: float,
+    divide_last: bool = False,
 ) -> tuple[Tensor, Tensor]:
     group = q.shape[1] // k.shape[1]
     rows, columns = cu_q.tolist(), cu_k.tolist()
@@ -83,13 +93,15 @@ def _packed(
         k_n = k[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)  # (H, Nk, D)
         v_n = v[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)
         bias_n = None if bias is None else bias_of_sequence(bias, n, q_n.shape[1], k_n.shape[1])
-        out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale)
+        out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale, divide_last)
         outs.append(out.transpose(0, 1))
         lses.append(lse.transpose(0, 1))
     return torch.cat(outs), torch.cat(lses)
 
 
-def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def _dense(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, divide_last: bool
+) -> tuple[Tensor, Tensor]:
     """One sequence: q (H, Nq, D), k, v (H, Nk, D), bias broadcastable to (H, Nq, Nk) → out (H, Nq, D), lse (H, Nq)."""
     seen = mask.visible(q.shape[1], k.shape[1], device=q.device)
     scores = seen_scores(q, k, seen) * scale  # (H, Nq, Nk)
@@ -100,6 +112,10 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, sca
     # A row without keys gets finite scores, so that softmax and logsumexp have a gradient there to multiply by nothing.
     scores = scores.where(seen, -torch.inf).where(sees, 0)
     lse = torch.logsumexp(scores.to(_lse_dtype(q)), dim=-1).where(sees[..., 0], -torch.inf)
+    if divide_last:
+        reference = lse.detach()[..., None].where(sees, 0).to(scores.dtype)
+        weights = torch.exp(scores - reference).where(seen, 0)
+        return seen_sum(weights, v, seen) / weights.sum(dim=-1, keepdim=True).where(sees, 1), lse
     weights = torch.softmax(scores, dim=-1).where(seen, 0)
     return seen_sum(weights, v, seen), lse
 

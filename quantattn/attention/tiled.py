@@ -147,15 +147,7 @@ class _Tiled(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling
     ) -> tuple[Tensor, Tensor]:
-        out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-        lse = torch.full(q.shape[:2], -torch.inf, dtype=_accumulator(q), device=q.device)
-        for n, rows, columns in tiling.sequences():
-            sequence = _sequence(q[rows], k[columns], v[columns], bias, n, tiling)
-            for queries in tiling.query_blocks(sequence.q.shape[2]):
-                o, s = _attend(sequence, queries).finish()
-                at = slice(rows.start + queries[0], rows.start + queries[1])
-                out[at] = _packed(o, queries).flatten(1, 2).to(q.dtype)
-                lse[at] = _packed(s[..., None], queries).flatten(1)
+        out, lse = tiled_forward(q, k, v, bias, tiling)
         ctx.save_for_backward(q, k, v, bias, out, lse)
         ctx.tiling = tiling
         return out, lse
@@ -165,6 +157,20 @@ class _Tiled(torch.autograd.Function):
     def backward(ctx: Any, do: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, out, lse = ctx.saved_tensors
         return *tiled_backward(q, k, v, bias, out, lse, do, dlse, ctx.tiling, ctx.needs_input_grad[3]), None
+
+
+def tiled_forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling) -> tuple[Tensor, Tensor]:
+    """(out, lse) of attention by blocks, shapes as in `tiled_attention`; no autograd of its own."""
+    out = torch.zeros_like(q, memory_format=torch.contiguous_format)
+    lse = torch.full(q.shape[:2], -torch.inf, dtype=_accumulator(q), device=q.device)
+    for n, rows, columns in tiling.sequences():
+        sequence = _sequence(q[rows], k[columns], v[columns], bias, n, tiling)
+        for queries in tiling.query_blocks(sequence.q.shape[2]):
+            o, s = _attend(sequence, queries).finish()
+            at = slice(rows.start + queries[0], rows.start + queries[1])
+            out[at] = _packed(o, queries).flatten(1, 2).to(q.dtype)
+            lse[at] = _packed(s[..., None], queries).flatten(1)
+    return out, lse
 
 
 def tiled_backward(
