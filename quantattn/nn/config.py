@@ -1,0 +1,247 @@
+"""What an encoder is, as plain values: the whole description that is stored beside its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "tiny": {"n_layers": 2, "width": 64, "n_heads": 2, "hidden": 128},
+        "small": {"n_layers": 6, "width": 384, "n_heads": 6, "hidden": 1024},
+        "base": {"n_layers": 22, "width": 768, "n_heads": 12, "hidden": 1152},
+        "long": {
+            "n_layers": 22,
+            "width": 768,
+            "n_heads": 12,
+            "hidden": 1152,
+            "local_window": 512,
+            "global_every": 3,
+            "rotary_base": 1_000_000.0,
+            "local_rotary_base": 10_000.0,
+        },
+    }
+)
+"""Named sizes. `base` has the shape of ModernBERT-base (Warner et al. 2024, arXiv 2412.13663, table 4);
+`long` is the same with two local layers after each global one and a rotary base for a million positions."""
+
+MISSING = 0
+"""Code of a value that is missing or unknown, in every field."""
+
+MASKED = 1
+"""Code of a value that was hidden from the encoder, in every field."""
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Description of an `Encoder` in plain values; `to_dict` and `from_dict` are inverse of each other.
+
+    Attributes:
+        codes: field → number K of codes; a batch's integer field holds 0 (missing), 1 (masked), …, K − 1.
+        values: names of the float fields.
+        n_layers: number of blocks.
+        width: C, size of the residual stream; a multiple of 2 · n_heads.
+        n_heads: H, query heads; the head size is D = width / n_heads.
+        n_kv_heads: Hkv, key and value heads (grouped-query attention); None is n_heads.
+        hidden: inner width of the SwiGLU feed-forward part.
+        causal: a token sees itself and the past only; needed for several decisions in one sequence.
+        qk_norm: RMS-normalise queries and keys before the rotation.
+        local_window: how many tokens local layers see on each side (on the left only when causal); None makes
+            every layer global.
+        global_every: layer i is global when i is a multiple of this, local otherwise.
+        rotary_base: base of the rotary frequencies of global layers (Su et al. 2021, arXiv 2104.09864).
+        local_rotary_base: the same for local layers; None is rotary_base.
+        time_rotary: share in [0, 1] of the rotated pairs that turn with event time instead of position.
+        time_periods: (shortest, longest) period in seconds of the pairs that turn with time, spaced by equal ratios.
+        value_frequencies: learned sine and cosine features for each float field, beside the value itself.
+        dropout: probability of zeroing an entry of a residual branch while training.
+        norm_eps: ε of every RMS norm.
+        gradient_checkpointing: keep block inputs only and recompute the rest in backward.
+        compile: run the encoder through `torch.compile(fullgraph=True)`.
+        attention_backend: handed to `attention(backend=…)`.
+
+    Raises:
+        ValueError, TypeError: a value out of its range or of the wrong type, named in the message.
+    """
+
+    codes: Mapping[str, int] = field(default_factory=dict)
+    values: tuple[str, ...] = ()
+    n_layers: int = 22
+    width: int = 768
+    n_heads: int = 12
+    n_kv_heads: int | None = None
+    hidden: int = 1152
+    causal: bool = False
+    qk_norm: bool = False
+    local_window: int | None = None
+    global_every: int = 3
+    rotary_base: float = 10_000.0
+    local_rotary_base: float | None = None
+    time_rotary: float = 0.0
+    time_periods: tuple[float, float] = (1e-3, 86_400.0)
+    value_frequencies: int = 0
+    dropout: float = 0.0
+    norm_eps: float = 1e-6
+    gradient_checkpointing: bool = False
+    compile: bool = False
+    attention_backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codes", _checked_codes(self.codes))
+        object.__setattr__(self, "values", _checked_names("values", self.values))
+        object.__setattr__(self, "time_periods", _checked_periods(self.time_periods))
+        both = sorted(set(self.codes) & set(self.values))
+        if both:
+            raise ValueError(f"a field is either codes or values, {both} are given as both")
+        if not self.codes and not self.values:
+            raise ValueError("an encoder needs at least one field in codes or values, got none")
+        for name in ("n_layers", "width", "n_heads", "hidden", "global_every"):
+            _check_int(name, getattr(self, name), least=1)
+        _check_int("value_frequencies", self.value_frequencies, least=0)
+        for name in ("n_kv_heads", "local_window"):
+            if getattr(self, name) is not None:
+                _check_int(name, getattr(self, name), least=1)
+        for name in ("causal", "qk_norm", "gradient_checkpointing", "compile"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        for name, low, high in _REALS:
+            value = getattr(self, name)
+            if value is not None or name != "local_rotary_base":
+                object.__setattr__(self, name, _checked_real(name, value, low, high))
+        if not isinstance(self.attention_backend, str) or not self.attention_backend:
+            raise TypeError(f"attention_backend must be the name of a backend, got {self.attention_backend!r}")
+        if self.width % (2 * self.n_heads):
+            raise ValueError(f"width must be a multiple of 2 · n_heads = {2 * self.n_heads}, got {self.width}")
+        if self.n_heads % self.kv_heads:
+            raise ValueError(f"n_kv_heads must divide n_heads = {self.n_heads}, got {self.kv_heads}")
+
+    @property
+    def head_size(self) -> int:
+        """D, size of one head."""
+        return self.width // self.n_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Hkv, number of key and value heads."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def time_pairs(self) -> int:
+        """How many of the D / 2 rotated pairs turn with time."""
+        return round(self.time_rotary * (self.head_size // 2))
+
+    @property
+    def value_features(self) -> int:
+        """Inputs of the value projection: the value, a missing flag, and 2 features a frequency, for each field."""
+        return len(self.values) * (2 + 2 * self.value_frequencies)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of trainable scalars of the encoder, from the sizes alone."""
+        c, d, h, kv = self.width, self.head_size, self.n_heads, self.kv_heads
+        embed = (sum(self.codes.values()) + self.value_features) * c + len(self.values) * self.value_frequencies
+        block = c * d * (h + 2 * kv) + c * c + 3 * c * self.hidden + 2 * c + (2 * d if self.qk_norm else 0)
+        return embed + self.n_layers * block + c
+
+    def is_local(self, layer: int) -> bool:
+        """Whether block `layer` (from 0) sees a window only."""
+        return self.local_window is not None and layer % self.global_every != 0
+
+    @classmethod
+    def of_size(
+        cls, size: str, *, codes: Mapping[str, int], values: Sequence[str] = (), **overrides: Any
+    ) -> EncoderConfig:
+        """The named size with some of its values replaced.
+
+        Raises:
+            ValueError: no such size.
+            TypeError: an override that is no attribute of the configuration.
+        """
+        if size not in SIZES:
+            raise ValueError(f"size must be one of {', '.join(SIZES)}, got {size!r}")
+        return cls(codes=codes, values=tuple(values), **{**SIZES[size], **_known(overrides)})
+
+    def with_changes(self, **overrides: Any) -> EncoderConfig:
+        """The same description with some values replaced."""
+        return replace(self, **_known(overrides))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: dicts, lists, strings, numbers, true, false, null."""
+        plain = asdict(self)
+        return plain | {"values": list(self.values), "time_periods": list(self.time_periods)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> EncoderConfig:
+        """Inverse of `to_dict`; every key must be there and no other.
+
+        Raises:
+            ValueError, TypeError: naming the key that is missing, unknown or wrong.
+        """
+        missing = sorted({f.name for f in fields(cls)} - set(plain))
+        if missing:
+            raise ValueError(f"encoder configuration lacks {', '.join(missing)}")
+        return cls(**_known(plain))
+
+
+_REALS: tuple[tuple[str, float, float], ...] = (
+    ("rotary_base", 1.0, math.inf),
+    ("local_rotary_base", 1.0, math.inf),
+    ("time_rotary", 0.0, 1.0),
+    ("dropout", 0.0, 1.0),
+    ("norm_eps", 0.0, 1.0),
+)
+
+
+def _known(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    names = [f.name for f in fields(EncoderConfig)]
+    unknown = sorted(set(overrides) - set(names))
+    if unknown:
+        raise TypeError(f"an encoder has no setting {', '.join(map(str, unknown))}; it has {', '.join(names)}")
+    return dict(overrides)
+
+
+def _check_int(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _checked_real(name: str, value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value) or not low <= value <= high:
+        raise ValueError(f"{name} must be finite and in [{low}, {high}], got {value}")
+    return float(value)
+
+
+def _checked_codes(codes: Any) -> dict[str, int]:
+    if not isinstance(codes, Mapping):
+        raise TypeError(f"codes must map field names to numbers of codes, got {codes!r}")
+    _checked_names("codes", tuple(codes))
+    for name, count in codes.items():
+        _check_int(f"codes[{name!r}]", count, least=2)
+    return dict(codes)
+
+
+def _checked_names(what: str, names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, (tuple, list)):
+        raise TypeError(f"{what} must be a sequence of field names, got {names!r}")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{what} must hold names of fields, got {name!r}")
+    if len(set(names)) != len(names):
+        raise ValueError(f"{what} names a field twice: {sorted(names)}")
+    return tuple(names)
+
+
+def _checked_periods(periods: Any) -> tuple[float, float]:
+    if not isinstance(periods, (tuple, list)) or len(periods) != 2:
+        raise TypeError(f"time_periods must be (shortest, longest) in seconds, got {periods!r}")
+    shortest, longest = (_checked_real("time_periods", p, 0.0, math.inf) for p in periods)
+    if not 0 < shortest <= longest:
+        raise ValueError(f"time_periods must satisfy 0 < shortest ≤ longest, got {(shortest, longest)}")
+    return shortest, longest

@@ -1,0 +1,173 @@
+"""The encoder: packed tokens in, one vector a token out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from quantattn.attention import Mask, attention
+from quantattn.batch import PackedBatch
+from quantattn.nn.config import EncoderConfig
+from quantattn.nn.embed import Embedding
+from quantattn.nn.norm import RMSNorm
+from quantattn.nn.rotary import rotary_table, rotate
+
+
+class _Rotation(NamedTuple):
+    cos: Tensor  # (T, 1, D / 2)
+    sin: Tensor
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a packed batch over itself, with rotary positions; (T, C) → (T, C)."""
+
+    def __init__(self, config: EncoderConfig, local: bool) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.size = config.n_heads, config.kv_heads, config.head_size
+        self.backend = config.attention_backend
+        self.mask = layer_mask(config, local)
+        self.project_in = nn.Linear(config.width, (self.heads + 2 * self.kv_heads) * self.size, bias=False)
+        self.project_out = nn.Linear(config.width, config.width, bias=False)
+        self.norm_q = RMSNorm(self.size, config.norm_eps) if config.qk_norm else None
+        self.norm_k = RMSNorm(self.size, config.norm_eps) if config.qk_norm else None
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation) -> Tensor:
+        """One projection makes q, k and v of every head; the dtype of attention is the one that it gives."""
+        qkv = self.project_in(x).unflatten(-1, (-1, self.size))  # (T, H + 2 Hkv, D)
+        turned, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=1)
+        if self.norm_q is not None and self.norm_k is not None:
+            q, k = torch.split(turned, [self.heads, self.kv_heads], dim=1)
+            turned = torch.cat([self.norm_q(q), self.norm_k(k)], dim=1)
+        q, k = torch.split(rotate(turned, *rotation), [self.heads, self.kv_heads], dim=1)
+        out = attention(q, k, v, cu_seqlens, mask=self.mask, backend=self.backend).out  # (T, H, D)
+        return self.project_out(out.flatten(1))  # type: ignore[no-any-return]
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: W₂ (silu(a) · b) with (a, b) = W₁ x (Shazeer 2020, arXiv 2002.05202); (T, C) → (T, C)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.project_in = nn.Linear(config.width, 2 * config.hidden, bias=False)
+        self.project_out = nn.Linear(config.hidden, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Gate and value come from one product."""
+        gate, value = self.project_in(x).chunk(2, dim=-1)
+        return self.project_out(functional.silu(gate) * value)  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Pre-norm residual block: x + attention(norm(x)), then x + feed_forward(norm(x))."""
+
+    def __init__(self, config: EncoderConfig, local: bool) -> None:
+        super().__init__()
+        self.local = local
+        self.dropout = config.dropout
+        self.norm_attention = RMSNorm(config.width, config.norm_eps)
+        self.attention = SelfAttention(config, local)
+        self.norm_feed_forward = RMSNorm(config.width, config.norm_eps)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation) -> Tensor:
+        """(T, C) → (T, C)."""
+        x = x + self._drop(self.attention(self.norm_attention(x), cu_seqlens, rotation))
+        return x + self._drop(self.feed_forward(self.norm_feed_forward(x)))
+
+    def _drop(self, branch: Tensor) -> Tensor:
+        return functional.dropout(branch, self.dropout, self.training) if self.dropout else branch
+
+
+class Encoder(nn.Module):
+    """A transformer encoder over packed event sequences.
+
+    Args:
+        size: a name of `SIZES` ("tiny", "small", "base", "long"), or a whole `EncoderConfig`.
+        codes: field → number of codes; needed with a name.
+        values: names of the float fields.
+        causal: whether a token sees the past only.
+        **overrides: any other attribute of `EncoderConfig`.
+
+    Calling it with a `PackedBatch` gives (T, C), one vector a token; the sequences never see each other, and
+    positions begin anew with each of them. The result is float32 unless the parameters are of another dtype; matrix
+    products and attention follow `torch.autocast`.
+
+    Example:
+        >>> encoder = Encoder("tiny", codes={"kind": 9, "side": 5}, values=("size_value",))
+        >>> hidden = encoder(batch)  # (T, 64)
+    """
+
+    def __init__(
+        self,
+        size: str | EncoderConfig = "base",
+        *,
+        codes: Mapping[str, int] | None = None,
+        values: Sequence[str] | None = None,
+        **overrides: Any,
+    ) -> None:
+        super().__init__()
+        self.config = _config(size, codes, values, overrides)
+        config = self.config
+        self.embedding = Embedding(config)
+        self.blocks = nn.ModuleList(Block(config, config.is_local(i)) for i in range(config.n_layers))
+        self.norm = RMSNorm(config.width, config.norm_eps)
+        self.reset_parameters()
+        if config.compile:
+            self.compile(fullgraph=True, dynamic=True)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters from torch's global generator.
+
+        Matrices have variance 1 / fan-in; those that write to the residual stream are smaller by √(2 · n_layers),
+        so that its variance does not grow with depth (Radford et al. 2019, section 2.3).
+        """
+        self.embedding.reset_parameters()
+        for name, module in self.blocks.named_modules():
+            if isinstance(module, nn.Linear):
+                depth = 2 * self.config.n_layers if name.endswith("project_out") else 1
+                nn.init.normal_(module.weight, std=(module.in_features * depth) ** -0.5)
+            elif isinstance(module, RMSNorm):
+                nn.init.ones_(module.weight)
+        nn.init.ones_(self.norm.weight)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """(T, C) hidden states of a batch, after the final norm.
+
+        Raises:
+            ValueError: the batch lacks a field, or has it in another kind.
+        """
+        config, cu_seqlens = self.config, batch.cu_seqlens
+        x = self.embedding(batch.fields)
+        wide = local = _Rotation(*rotary_table(config, config.rotary_base, batch.time, cu_seqlens))
+        if config.local_window is not None and config.local_rotary_base is not None:
+            local = _Rotation(*rotary_table(config, config.local_rotary_base, batch.time, cu_seqlens))
+        save_memory = config.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        for block in self.blocks:
+            rotation = local if block.local else wide
+            if save_memory:
+                x = checkpoint(block, x, cu_seqlens, rotation, use_reentrant=False)
+            else:
+                x = block(x, cu_seqlens, rotation)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+def layer_mask(config: EncoderConfig, local: bool) -> Mask:
+    """What a token sees in a local or a global layer."""
+    if not local:
+        return Mask(causal=config.causal)
+    window = config.local_window
+    return Mask(causal=True, window=(window, 0)) if config.causal else Mask(window=(window, window))
+
+
+def _config(
+    size: str | EncoderConfig, codes: Mapping[str, int] | None, values: Sequence[str] | None, overrides: dict[str, Any]
+) -> EncoderConfig:
+    if isinstance(size, EncoderConfig):
+        given = {"codes": codes, "values": None if values is None else tuple(values)}
+        return size.with_changes(**{name: value for name, value in given.items() if value is not None}, **overrides)
+    return EncoderConfig.of_size(size, codes=codes or {}, values=values or (), **overrides)

@@ -1,0 +1,139 @@
+"""A model: an encoder and the heads that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from quantattn.batch import PackedBatch
+from quantattn.nn.config import EncoderConfig
+from quantattn.nn.encoder import Encoder
+from quantattn.nn.heads import ClassificationHead, HeadConfig, RegressionHead, make_head
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """What stood beside the weights of a model that was loaded from a folder.
+
+    Attributes:
+        vocabulary_json: the tokenizer's own JSON.
+        card: the model card, Markdown.
+        extra: plain values that the run stored with the model (settings of its data, for instance).
+        library: version of the library that wrote the folder.
+        sha: SHA-256 of the manifest, which holds those of all other files: it names the model.
+    """
+
+    vocabulary_json: str
+    card: str
+    extra: Mapping[str, object]
+    library: str
+    sha: str
+
+
+class Model(nn.Module):
+    """An encoder with named heads.
+
+    Args:
+        encoder: the encoder.
+        heads: name → configuration of the head; none gives a model that scores with embeddings.
+
+    Attributes:
+        artefact: what came with the weights; None for a model that was not loaded.
+
+    Raises:
+        ValueError: a head's name that cannot be used, or a head that does not fit the encoder.
+    """
+
+    artefact: Artefact | None = None
+
+    def __init__(self, encoder: Encoder, heads: Mapping[str, HeadConfig] | None = None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.heads = nn.ModuleDict()
+        for name, config in (heads or {}).items():
+            if not name.isidentifier() or hasattr(self.heads, name):
+                raise ValueError(f"a head's name must be an identifier and free, got {name!r}")
+            self.heads[name] = make_head(encoder.config, config)
+
+    @property
+    def head_configs(self) -> dict[str, HeadConfig]:
+        """Name → configuration of each head, in the order in which they were given."""
+        return {name: head.config for name, head in self.heads.items()}  # type: ignore[misc]
+
+    def decision_heads(self) -> dict[str, ClassificationHead | RegressionHead]:
+        """The heads that say something about each decision."""
+        kinds = (ClassificationHead, RegressionHead)
+        return {name: head for name, head in self.heads.items() if isinstance(head, kinds)}
+
+    def forward(self, batch: PackedBatch) -> dict[str, Tensor]:
+        """Name → output of every decision head: (Q, K) logits or (Q,) standardised values.
+
+        Raises:
+            ValueError: the batch lacks a field, or (batches on the CPU) a decision could see its own future.
+        """
+        if batch.positions.device.type == "cpu":
+            check_decisions(batch, self.encoder.config)
+        hidden = self.encoder(batch)
+        return {name: head(hidden, batch) for name, head in self.decision_heads().items()}
+
+    @torch.no_grad()
+    def score(self, batch: PackedBatch) -> dict[str, Tensor]:
+        """What the model says about each decision, rows in the order of `batch.keys`.
+
+        A classification head gives `prob` (Q, K) float32, a regression head `value` (Q,) float32 in the target's
+        unit; with several such heads the names are `<head>_prob`, `<head>_value`. A model without them gives
+        `embedding` (Q, C) float32, the hidden state at the decision. Dropout is off meanwhile, and every part of the
+        model is in the mode in which it was afterwards.
+        """
+        heads = self.decision_heads()
+        with _evaluating(self):
+            if not heads:
+                return {"embedding": self.embed(batch)}
+            outputs = self(batch)
+        scores = {name: head.scores(outputs[name]) for name, head in heads.items()}
+        if len(scores) == 1:
+            return next(iter(scores.values()))
+        return {f"{name}_{what}": value for name, found in scores.items() for what, value in found.items()}
+
+    @torch.no_grad()
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """(Q, C) float32 hidden state at each decision, rows in the order of `batch.keys`; no gradient."""
+        if batch.positions.device.type == "cpu":
+            check_decisions(batch, self.encoder.config)
+        with _evaluating(self):
+            return self.encoder(batch)[batch.positions].float()  # type: ignore[no-any-return]
+
+
+def check_decisions(batch: PackedBatch, config: EncoderConfig) -> None:
+    """Raise ValueError if a decision's hidden state would depend on tokens after it.
+
+    Under a bidirectional encoder every token sees its whole sequence, so a decision must be the last row of its own.
+    It reads tensor values: meant for batches on the CPU, before they are moved.
+    """
+    if config.causal or not batch.positions.numel():
+        return
+    sequence = torch.searchsorted(batch.cu_seqlens[1:].long(), batch.positions, right=True)
+    behind = batch.cu_seqlens.long()[sequence + 1] - 1 - batch.positions  # (Q,) tokens after the decision
+    if bool(behind.any()):
+        first = int(behind.ne(0).nonzero()[0])
+        raise ValueError(
+            f"decision {int(batch.keys[first])} has {int(behind[first])} tokens of its sequence after it, which a "
+            "bidirectional encoder would let it see; end sequences at their decision or make the encoder causal"
+        )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the time of the block; then each part is put back into the mode in which it was."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,63 @@
+"""Rotary angles from positions and from event times, and the rotation itself."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from quantattn.nn.config import EncoderConfig
+
+_SECONDS = 1e-9
+
+
+def starts_of_rows(cu_seqlens: Tensor, n_tokens: int) -> Tensor:
+    """(T,) int64: the first row of the sequence that each packed row belongs to.
+
+    Tensor operations only, so nothing waits for the device; sequences of length zero own no row.
+    """
+    rows = torch.arange(n_tokens, device=cu_seqlens.device)
+    sequence = torch.searchsorted(cu_seqlens[1:].long(), rows, right=True)
+    return cu_seqlens.long()[sequence]
+
+
+def position_frequencies(pairs: int, base: float, device: torch.device | str = "cpu") -> Tensor:
+    """(pairs,) float64 radians a position: base^(−i / pairs), i = 0 … pairs − 1."""
+    return torch.pow(base, -_steps(pairs, device) / pairs)
+
+
+def time_frequencies(pairs: int, periods: tuple[float, float], device: torch.device | str = "cpu") -> Tensor:
+    """(pairs,) float64 radians a second: 2π / period, with periods from shortest to longest by equal ratios."""
+    shortest, longest = periods
+    return torch.pow(longest / shortest, -_steps(pairs, device) / max(1, pairs - 1)) * (2 * math.pi / shortest)
+
+
+def rotary_table(config: EncoderConfig, base: float, time: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines by which queries and keys turn, each (T, 1, D / 2) float32.
+
+    The first pairs turn with the position within the sequence, the last `config.time_pairs` with the seconds since
+    the sequence's first token. Nanoseconds are subtracted as integers and angles are formed in float64, so neither
+    the epoch nor a million positions costs precision; adding a constant to all times of a sequence changes no bit.
+    """
+    start = starts_of_rows(cu_seqlens, time.shape[0])
+    pairs, time_pairs = config.head_size // 2, config.time_pairs
+    angles = []
+    if pairs > time_pairs:
+        position = torch.arange(time.shape[0], device=time.device) - start
+        angles.append(position.double()[:, None] * position_frequencies(pairs - time_pairs, base, time.device))
+    if time_pairs:
+        seconds = (time - time[start]).double() * _SECONDS
+        angles.append(seconds[:, None] * time_frequencies(time_pairs, config.time_periods, time.device))
+    angle = torch.cat(angles, dim=-1).unsqueeze(1)  # (T, 1, D / 2)
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs (x_i, x_{i + D/2}) of x (T, H, D) by the table's angles; the result has x's dtype."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
+
+
+def _steps(pairs: int, device: torch.device | str) -> Tensor:
+    return torch.arange(pairs, dtype=torch.float64, device=device)
