@@ -1,0 +1,311 @@
+"""Token tables → sequences → packed batches. Pure numpy up to the last step, so loader workers may be spawned freely.
+
+There is no padding, hence nothing to gain from putting sequences of one length together, and a batch stays a random
+sample. What a token budget can waste is the room left at the end of a batch; `plan` keeps that small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from quantattn.batch import PackedBatch
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[np.generic]
+Layout = Literal["each", "chunks", "windows", "document"]
+
+OPEN_BATCHES = 8  # how many unfinished batches `plan` keeps while it looks for room
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """R tokens of E entities (or documents), one entity after the other, each in order of time.
+
+    Attributes:
+        fields: name → (R,) integers (codes) or float32 (values).
+        time: (R,) int64, when the token became available, ns UTC; anything rising when there is no clock.
+        offsets: (E + 1,) int64, rows offsets[e]:offsets[e + 1] belong to entity e.
+        entities: E names.
+    """
+
+    fields: Mapping[str, Array]
+    time: Ints
+    offsets: Ints
+    entities: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        rows = len(self.time)
+        rises = len(self.offsets) > 0 and self.offsets[0] == 0 and self.offsets[-1] == rows
+        if not rises or bool((np.diff(self.offsets) < 0).any()) or len(self.offsets) != len(self.entities) + 1:
+            raise ValueError(
+                f"offsets must rise from 0 to {rows} in {len(self.entities)} steps, got {self.offsets.tolist()[:8]} …"
+            )
+        for name, column in self.fields.items():
+            if column.shape != (rows,):
+                raise ValueError(f"field {name!r} has shape {column.shape}, expected ({rows},)")
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def entity_of(self, row: Ints) -> Ints:
+        """Number of the entity that each row belongs to."""
+        return np.asarray(np.searchsorted(self.offsets, row, side="right") - 1, np.int64)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Q rows of a token table at which something is to be predicted; decision q has key q.
+
+    Attributes:
+        row: (Q,) int64, strictly rising.
+        targets: name → (Q, …); integer targets are classes (`quantattn.batch.IGNORE` for none), others float.
+    """
+
+    row: Ints
+    targets: Mapping[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.row) and (self.row[0] < 0 or bool((np.diff(self.row) <= 0).any())):
+            raise ValueError("rows of decisions must be strictly rising and not negative")
+        for name, target in self.targets.items():
+            if len(target) != len(self.row):
+                raise ValueError(f"target {name!r} has {len(target)} rows for {len(self.row)} decisions")
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True)
+class SequenceSet:
+    """S sequences cut from a table so that every decision lies in exactly one of them.
+
+    Layouts:
+        each: a sequence for every decision, its last `max_seq_len` tokens up to and including the decision.
+        chunks: as many decisions in a sequence as fit, each with at least `min_context` tokens up to itself (or all
+            that exist). Only for causal encoders: the others would see past a decision.
+        windows: an entity is cut every `max_seq_len` tokens, so every token lies in exactly one sequence, decisions
+            where they fall. For pretraining, where context need not be promised.
+        document: a whole entity is one sequence.
+
+    Attributes:
+        table: the tokens.
+        decisions: where predictions are made.
+        max_seq_len: the most tokens that a sequence may have.
+        layout: see above.
+        min_context: tokens that a decision sees in layout "chunks", itself included; default half of max_seq_len,
+            rounded up.
+        start, stop: (S,) int64, sequence s is rows start[s]:stop[s] of the table.
+        first: (S + 1,) int64, decisions first[s]:first[s + 1] are made in sequence s.
+    """
+
+    table: TokenTable
+    decisions: Decisions
+    max_seq_len: int
+    layout: Layout = "each"
+    min_context: int | None = None
+    start: Ints = field(init=False, repr=False)
+    stop: Ints = field(init=False, repr=False)
+    first: Ints = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.layout not in get_args(Layout):
+            raise ValueError(f"layout must be one of {', '.join(get_args(Layout))}, got {self.layout!r}")
+        if self.max_seq_len < 1:
+            raise ValueError(f"max_seq_len must be at least 1, got {self.max_seq_len}")
+        if self.min_context is None:
+            object.__setattr__(self, "min_context", -(-self.max_seq_len // 2))
+        if not 1 <= self.context <= self.max_seq_len:
+            raise ValueError(f"min_context must lie in 1 … max_seq_len = {self.max_seq_len}, got {self.min_context}")
+        row = self.decisions.row
+        if len(row) and row[-1] >= len(self.table):
+            raise ValueError(f"decision at row {row[-1]}, but the table has {len(self.table)} rows")
+        cut = {"each": _each, "chunks": _chunks, "windows": _windows, "document": _documents}[self.layout]
+        start, stop = cut(self)
+        # Sequences are in order and each decision's own row lies in exactly one [previous stop, stop).
+        first = np.concatenate([[0], np.searchsorted(row, stop, side="left")])
+        for name, made in (("start", start), ("stop", stop), ("first", first)):
+            object.__setattr__(self, name, made)
+
+    @property
+    def context(self) -> int:
+        """`min_context` as an int."""
+        return self.min_context or 0
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def lengths(self) -> Ints:
+        """(S,) tokens of each sequence."""
+        return np.asarray(self.stop - self.start, np.int64)
+
+    def pack(self, indices: Sequence[int] | Ints) -> PackedBatch:
+        """The sequences of these numbers, in this order, as one batch.
+
+        Integer fields and targets become int64, others float32; `keys` are numbers of decisions.
+        """
+        chosen = np.asarray(indices, np.int64)
+        lengths = self.lengths[chosen]
+        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+        rows = _ranges(self.start[chosen], lengths, cu_seqlens)
+        made = self.first[chosen + 1] - self.first[chosen]
+        keys = _ranges(self.first[chosen], made, np.concatenate([[0], np.cumsum(made)]))
+        shift = np.repeat(cu_seqlens[:-1] - self.start[chosen], made)
+        return PackedBatch(
+            fields={name: _tensor(column[rows]) for name, column in self.table.fields.items()},
+            time=torch.from_numpy(self.table.time[rows]),
+            cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
+            max_seqlen=int(lengths.max(initial=0)),
+            positions=torch.from_numpy(self.decisions.row[keys] + shift),
+            keys=torch.from_numpy(keys),
+            targets={name: _tensor(target[keys]) for name, target in self.decisions.targets.items()},
+        )
+
+
+def unpack(batch: PackedBatch) -> list[PackedBatch]:
+    """The sequences of a batch as batches of one sequence; undoes `pack` (targets must be one row a decision)."""
+    alone = []
+    bounds = batch.cu_seqlens.tolist()
+    for start, stop in pairwise(bounds):
+        here = (batch.positions >= start) & (batch.positions < stop)
+        alone.append(
+            PackedBatch(
+                fields={name: column[start:stop] for name, column in batch.fields.items()},
+                time=batch.time[start:stop],
+                cu_seqlens=torch.tensor([0, stop - start], dtype=torch.int32),
+                max_seqlen=stop - start,
+                positions=batch.positions[here] - start,
+                keys=batch.keys[here],
+                targets={name: target[here] for name, target in batch.targets.items()},
+            )
+        )
+    return alone
+
+
+def plan(lengths: Ints, max_tokens: int, *, seed: int = 0, epoch: int = 0, shuffle: bool = True) -> list[Ints]:
+    """The batches of one epoch: every sequence once, at most `max_tokens` tokens a batch.
+
+    Shuffled, sequences come in a random order, each goes to the first of a few unfinished batches that has room, and
+    the finished batches are shuffled again; so the step at which a sequence comes is uniform whatever its length.
+    Unshuffled, batches are runs of consecutive sequences. The result is a function of the arguments alone.
+
+    Raises:
+        ValueError: when a sequence has more than `max_tokens` tokens.
+    """
+    lengths = np.asarray(lengths, np.int64)
+    if len(lengths) and int(lengths.max()) > max_tokens:
+        raise ValueError(
+            f"sequence {int(lengths.argmax())} has {int(lengths.max())} tokens, more than data.max_tokens_per_batch = "
+            f"{max_tokens}; raise it, or lower data.max_seq_len"
+        )
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch,)))
+    order = rng.permutation(len(lengths)) if shuffle else np.arange(len(lengths))
+    batches = _fill(order, lengths, max_tokens, OPEN_BATCHES if shuffle else 1)
+    if shuffle:
+        batches = [batches[i] for i in rng.permutation(len(batches))]
+    return batches
+
+
+def shard(batches: Sequence[Ints], rank: int, world: int) -> list[Ints]:
+    """The batches of one of `world` ranks: batch b goes to rank b mod world, and every rank gets as many.
+
+    When their number is no multiple of `world`, some of the last batches are cut in two, so that no rank waits, none
+    repeats a sequence and none drops one.
+
+    Raises:
+        ValueError: when there are fewer sequences than ranks, or rank is not in 0 … world − 1.
+    """
+    if not 0 <= rank < world:
+        raise ValueError(f"rank must lie in 0 … world − 1 = {world - 1}, got {rank}")
+    kept = len(batches) - len(batches) % world
+    pieces = list(batches[kept:])
+    while len(pieces) % world:
+        longest = max(range(len(pieces)), key=lambda i: len(pieces[i]), default=0)
+        if len(pieces[longest]) > 1:
+            half = len(pieces[longest]) // 2
+            pieces[longest : longest + 1] = [pieces[longest][:half], pieces[longest][half:]]
+        elif kept:
+            kept -= world
+            pieces = [*batches[kept : kept + world], *pieces]
+        else:
+            raise ValueError(f"{len(pieces)} sequences cannot be dealt to {world} ranks")
+    return [*batches[:kept], *pieces][rank::world]
+
+
+def _each(cut: SequenceSet) -> tuple[Ints, Ints]:
+    row = cut.decisions.row
+    begin = cut.table.offsets[cut.table.entity_of(row)]
+    return np.maximum(begin, row + 1 - cut.max_seq_len), row + 1
+
+
+def _chunks(cut: SequenceSet) -> tuple[Ints, Ints]:
+    row = cut.decisions.row
+    entity = cut.table.entity_of(row)
+    begin = np.maximum(cut.table.offsets[entity], row + 1 - cut.context)
+    # The decisions that a sequence opening with decision q has room for end before decision beyond[q].
+    room = np.minimum(begin + cut.max_seq_len, cut.table.offsets[entity + 1])
+    beyond = np.searchsorted(row, room, side="left").tolist()
+    opens, q = [], 0
+    while q < len(row):
+        opens.append(q)
+        q = beyond[q]
+    opening = np.asarray(opens, np.int64)
+    closing = np.append(opening, len(row))[1:] - 1
+    return begin[opening], row[closing] + 1
+
+
+def _windows(cut: SequenceSet) -> tuple[Ints, Ints]:
+    rows = np.diff(cut.table.offsets)
+    pieces = -(-rows // cut.max_seq_len)
+    nth = _ranges(np.zeros_like(pieces), pieces, np.concatenate([[0], np.cumsum(pieces)]))
+    start = np.repeat(cut.table.offsets[:-1], pieces) + nth * cut.max_seq_len
+    return start, np.minimum(start + cut.max_seq_len, np.repeat(cut.table.offsets[1:], pieces))
+
+
+def _documents(cut: SequenceSet) -> tuple[Ints, Ints]:
+    rows = np.diff(cut.table.offsets)
+    if len(rows) and int(rows.max()) > cut.max_seq_len:
+        longest = int(rows.argmax())
+        raise ValueError(
+            f"document {cut.table.entities[longest]!r} has {int(rows[longest])} tokens, more than data.max_seq_len = "
+            f"{cut.max_seq_len}"
+        )
+    filled = rows > 0
+    return cut.table.offsets[:-1][filled], cut.table.offsets[1:][filled]
+
+
+def _ranges(start: Ints, lengths: Ints, offsets: Ints) -> Ints:
+    """Start[0], start[0] + 1, … (lengths[0] of them), start[1], …; offsets are the running sums of lengths, from 0."""
+    return np.arange(offsets[-1], dtype=np.int64) + np.repeat(start - offsets[:-1], lengths)
+
+
+def _fill(order: Ints, lengths: Ints, max_tokens: int, n_open: int) -> list[Ints]:
+    """First fit into at most `n_open` unfinished batches; the oldest is finished when none has room."""
+    finished: list[list[int]] = []
+    unfinished: list[list[int]] = []
+    room: list[int] = []
+    for sequence, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        at = next((i for i, free in enumerate(room) if free >= length), None)
+        if at is None:
+            if len(unfinished) == n_open:
+                finished.append(unfinished.pop(0))
+                room.pop(0)
+            unfinished.append([])
+            room.append(max_tokens)
+            at = len(unfinished) - 1
+        unfinished[at].append(sequence)
+        room[at] -= length
+    return [np.asarray(batch, np.int64) for batch in (*finished, *unfinished)]
+
+
+def _tensor(column: Array) -> Tensor:
+    kept: type[np.generic] = np.int64 if np.issubdtype(column.dtype, np.integer) else np.float32
+    return torch.from_numpy(column.astype(kept))

@@ -1,0 +1,247 @@
+"""One token an event: book events → integer codes to embed and scaled values, fitted on training rows only.
+
+Every numeric field starts as an exact integer (`RAW`), so a bin is found by comparing integers; floats appear only in
+the scaled values. Everything is past-only: a row's tokens are a function of that row and of the row before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from quantattn.data.schema import Instrument
+
+MISSING, MASKED = 0, 1
+"""Codes of every field: a value that is missing or was never seen in training, and one that an objective has hidden."""
+
+FIRST_CODE = 2
+CATEGORIES: tuple[str, ...] = ("kind", "side")
+DAY = 86_400 * 10**9
+CLIP = 8.0
+FORMAT = 1
+
+LINEAR: frozenset[str] = frozenset({"imbalance", "clock"})
+"""Numeric fields whose value is scaled as it is; the others are scaled as sign(x) · log(1 + |x|)."""
+
+
+def raw_fields(tick: pl.Expr) -> dict[str, pl.Expr]:
+    """The exact integers (Int64, null where unknown) from which numeric tokens are made, in order.
+
+    size: of the event, in its own unit. price: distance of the event's price from the mid **before** the event, in
+    half ticks. mid_move: of the mid with this event, in half ticks. spread: after the event, in ticks. ask_size,
+    bid_size: at the best level, after. imbalance: (bid − ask)/(bid + ask) of those, in thousandths, rounded down.
+    gap: ns since the entity's last event. clock: ns since midnight UTC. The first event of an entity has no price,
+    mid_move and gap. The frame must be in canonical order.
+    """
+    new_entity = pl.col("entity") != pl.col("entity").shift(1)
+    mid2 = pl.col("ask_price_1") + pl.col("bid_price_1")
+
+    def before(expression: pl.Expr) -> pl.Expr:
+        return pl.when(new_entity.not_()).then(expression.shift(1))
+
+    ask, bid = pl.col("ask_size_1"), pl.col("bid_size_1")
+    return {
+        "size": pl.col("size"),
+        "price": (2 * pl.col("price") - before(mid2)) // tick,
+        "mid_move": (mid2 - before(mid2)) // tick,
+        "spread": (pl.col("ask_price_1") - pl.col("bid_price_1")) // tick,
+        "ask_size": ask,
+        "bid_size": bid,
+        "imbalance": pl.when(ask + bid > 0).then((bid - ask) * 1000 // (bid + ask)),
+        "gap": pl.col("available_time") - before(pl.col("available_time")),
+        "clock": pl.col("available_time") % DAY,
+    }
+
+
+RAW: tuple[str, ...] = tuple(raw_fields(pl.lit(1)))
+
+
+@dataclass(frozen=True)
+class NumericField:
+    """Bins and scale of one numeric field.
+
+    Attributes:
+        edges: rising integers; a value x falls into bin #{edge ≤ x}, so there are len(edges) + 1 bins and values beyond
+            the training range land in the outermost ones.
+        center: mean of the (possibly logarithmic) training values.
+        scale: their standard deviation, 1 when they are all equal.
+    """
+
+    edges: tuple[int, ...]
+    center: float
+    scale: float
+
+    @staticmethod
+    def fit(name: str, values: npt.NDArray[np.int64], n_bins: int) -> NumericField:
+        """Edges at the n_bins-quantiles of `values` (duplicates removed); an empty array gives one bin."""
+        if not len(values):
+            return NumericField((), 0.0, 1.0)
+        ordered = np.sort(values)
+        ranks = np.arange(1, n_bins) * len(ordered) // n_bins
+        bent = ordered.astype(np.float64)
+        if name not in LINEAR:
+            bent = np.sign(bent) * np.log1p(np.abs(bent))
+        scale = float(bent.std())
+        return NumericField(tuple(np.unique(ordered[ranks]).tolist()), float(bent.mean()), scale if scale > 0 else 1.0)
+
+    def code(self, raw: pl.Expr) -> pl.Expr:
+        """UInt16 code of an Int64 expression."""
+        edges = pl.lit(pl.Series(self.edges, dtype=pl.Int64))
+        place = edges.search_sorted(raw, side="right") if self.edges else pl.lit(0)
+        return pl.when(raw.is_not_null()).then(place + FIRST_CODE).otherwise(MISSING).cast(pl.UInt16)
+
+    def value(self, name: str, raw: pl.Expr) -> pl.Expr:
+        """Float32 scaled value of an Int64 expression, clipped to ±CLIP, 0 where it is null."""
+        bent = raw.cast(pl.Float64)
+        if name not in LINEAR:
+            bent = bent.sign() * bent.abs().log1p()
+        return ((bent - self.center) / self.scale).clip(-CLIP, CLIP).fill_null(0.0).cast(pl.Float32)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """How events become tokens; made by `fit`, stored as JSON.
+
+    Attributes:
+        categories: field → the values seen in training, sorted; value i has code i + 2.
+        numeric: field → its bins and scale.
+        ticks: entity → smallest price step.
+        fitted_until: no row at or after this time was looked at (ns UTC, compared with `available_time`).
+        fitted_last: the latest `available_time` that was looked at.
+        fitted_rows: how many rows were looked at.
+    """
+
+    categories: Mapping[str, tuple[int, ...]]
+    numeric: Mapping[str, NumericField]
+    ticks: Mapping[str, int]
+    fitted_until: int
+    fitted_last: int
+    fitted_rows: int
+
+    @staticmethod
+    def fit(
+        frame: pl.LazyFrame,
+        instruments: Iterable[Instrument],
+        *,
+        fitted_until: int,
+        n_bins: int = 32,
+        max_rows: int = 2_000_000,
+    ) -> Tokenizer:
+        """Learn categories, bins and scales from the rows with available_time < fitted_until.
+
+        Args:
+            frame: book events in canonical order.
+            instruments: one for each entity.
+            fitted_until: ns UTC, exclusive.
+            n_bins: the most bins a numeric field may get.
+            max_rows: with more training rows than this, every k-th is used, k the smallest that is enough.
+
+        Raises:
+            ValueError: when there is no training row, or n_bins is less than 2.
+        """
+        if n_bins < 2:
+            raise ValueError(f"n_bins must be at least 2, got {n_bins}")
+        ticks = {instrument.entity: instrument.tick for instrument in instruments}
+        past = pl.col("available_time") < fitted_until
+        rows = int(frame.select(past.sum()).collect().item())
+        if rows == 0:
+            raise ValueError(
+                f"no event is available before fitted_until = {fitted_until}, so there is nothing to fit on"
+            )
+        raw = raw_fields(_tick(ticks))
+        seen = (
+            frame.select(
+                "available_time", *CATEGORIES, *(expression.alias(f"{name}_raw") for name, expression in raw.items())
+            )
+            .filter(past)
+            .gather_every(-(-rows // max_rows))
+            .collect()
+        )
+        return Tokenizer(
+            categories={name: tuple(int(value) for value in seen[name].unique().sort()) for name in CATEGORIES},
+            numeric={name: NumericField.fit(name, seen[f"{name}_raw"].drop_nulls().to_numpy(), n_bins) for name in RAW},
+            ticks=ticks,
+            fitted_until=fitted_until,
+            fitted_last=int(np.asarray(seen["available_time"].to_numpy()).max()),
+            fitted_rows=seen.height,
+        )
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """Token column → number of codes, `MISSING` and `MASKED` included."""
+        counts = {f"{name}_code": FIRST_CODE + len(values) for name, values in self.categories.items()}
+        return counts | {f"{name}_code": FIRST_CODE + len(field.edges) + 1 for name, field in self.numeric.items()}
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Names of the scaled float32 columns."""
+        return tuple(f"{name}_value" for name in self.numeric)
+
+    def transform(self, frame: pl.LazyFrame, instruments: Iterable[Instrument] | None = None) -> pl.LazyFrame:
+        """Add the columns of `codes` (UInt16) and of `values` (Float32) to book events in canonical order.
+
+        `instruments` gives the ticks of entities that were not there when the tokenizer was fitted. An entity without a
+        tick makes the computation fail.
+        """
+        ticks = dict(self.ticks)
+        ticks.update({instrument.entity: instrument.tick for instrument in instruments or ()})
+        raw = raw_fields(_tick(ticks))
+        frame = frame.with_columns(expression.alias(f"{name}_raw") for name, expression in raw.items())
+        coded = [self._category(name) for name in self.categories]
+        for name, field in self.numeric.items():
+            column = pl.col(f"{name}_raw")
+            coded += [field.code(column).alias(f"{name}_code"), field.value(name, column).alias(f"{name}_value")]
+        return frame.with_columns(coded).drop(f"{name}_raw" for name in raw)
+
+    def to_json(self) -> str:
+        """The tokenizer as JSON; `from_json` gives back an equal one (floats are written in full)."""
+        fields = {
+            name: {"edges": list(field.edges), "center": field.center, "scale": field.scale}
+            for name, field in self.numeric.items()
+        }
+        plain = {
+            "format": FORMAT,
+            "fitted_until": self.fitted_until,
+            "fitted_last": self.fitted_last,
+            "fitted_rows": self.fitted_rows,
+            "ticks": dict(self.ticks),
+            "categories": {name: list(values) for name, values in self.categories.items()},
+            "numeric": fields,
+        }
+        return json.dumps(plain, indent=1, sort_keys=False, allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> Tokenizer:
+        """The tokenizer that `to_json` wrote; raises ValueError for another format."""
+        plain: dict[str, Any] = json.loads(text)
+        if plain.get("format") != FORMAT:
+            raise ValueError(f"this tokenizer has format {plain.get('format')!r}, this version reads format {FORMAT}")
+        return Tokenizer(
+            categories={name: tuple(values) for name, values in plain["categories"].items()},
+            numeric={
+                name: NumericField(tuple(field["edges"]), field["center"], field["scale"])
+                for name, field in plain["numeric"].items()
+            },
+            ticks=plain["ticks"],
+            fitted_until=plain["fitted_until"],
+            fitted_last=plain["fitted_last"],
+            fitted_rows=plain["fitted_rows"],
+        )
+
+    def _category(self, name: str) -> pl.Expr:
+        known = self.categories[name]
+        column = pl.col(name).cast(pl.Int64)
+        code = column.replace_strict(list(known), [FIRST_CODE + i for i in range(len(known))], default=MISSING)
+        return code.fill_null(MISSING).cast(pl.UInt16).alias(f"{name}_code")
+
+
+def _tick(ticks: Mapping[str, int]) -> pl.Expr:
+    if len(set(ticks.values())) == 1:
+        return pl.lit(next(iter(ticks.values())))
+    return pl.col("entity").replace_strict(list(ticks), list(ticks.values()), return_dtype=pl.Int64)
