@@ -59,7 +59,7 @@ class OutcomeLaw:
         visible = 2.0 * np.arange(flow_seen + 1) - flow_seen
         hidden, weight = signed_sums(self.flow_events - flow_seen)
         flow = visible[:, None, None] + hidden[None, None, :]
-        by_marker = (self.probability_up(flow, np.array([-1.0, 0.0, 1.0])[None, :, None]) * weight).sum(axis=-1)
+        by_marker: Floats = (self.probability_up(flow, np.array([-1.0, 0.0, 1.0])[None, :, None]) * weight).sum(axis=-1)
         if not marker_seen:
             by_marker[:] = (by_marker[:, :1] + by_marker[:, 2:]) / 2
         return by_marker
@@ -77,4 +77,4 @@ class OutcomeLaw:
 def signed_sums(count: int) -> tuple[Floats, Floats]:
     """Values −n, −n + 2, …, n of a sum of `count` fair signs and their probabilities."""
     ways = np.array([comb(count, ups) for ups in range(count + 1)], np.float64)
-    return 2.0 * np.arange(count + 1) - count, ways / 2.0**count
+    return np.asarray(2.0 * np.arange(count + 1) - count, np.float64), np.asarray(ways / 2.0**count, np.float64)

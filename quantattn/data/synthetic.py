@@ -41,7 +41,7 @@ class Decisions:
     """
 
     seq: Ints
-    signs: npt.NDArray[np.int8]
+    signs: Ints
     marker: Ints
     distance: Ints
     outcome: Ints
@@ -337,9 +337,9 @@ def _times(rng: np.random.Generator, rows: int, per_session: int) -> Ints:
     sessions = -(-rows // per_session)
     gaps = rng.standard_exponential((sessions, per_session + 1))
     part = np.cumsum(gaps[:, :-1], axis=1) / gaps.sum(axis=1, keepdims=True)
-    days = np.busday_offset(FIRST_DAY, np.arange(sessions)).astype("datetime64[ns]").astype(np.int64)
+    days = np.busday_offset(np.datetime64(FIRST_DAY), np.arange(sessions)).astype("datetime64[ns]").astype(np.int64)
     inside = OPEN + (part * (CLOSE - OPEN)).astype(np.int64)
-    return (days[:, None] + inside).reshape(-1)[:rows]
+    return np.asarray((days[:, None] + inside).reshape(-1)[:rows], np.int64)
 
 
 def long_market(marker_distance: int = 20_000, **settings: Any) -> SyntheticMarket:
