@@ -1,0 +1,137 @@
+"""What happened to a filer's price after a filing: volatility (Kogan et al. 2009) and return, with their intervals.
+
+With P_0 the close of the *entry session*, the first session that opens at or after the filing became public, and
+P_1 … P_h the closes of the next h sessions, r_i = P_i / P_{i−1} − 1:
+
+    volatility v(+h) = ln sqrt( Σ (r_i − r̄)² / (h − 1) ),      return = P_h / P_0 − 1.
+
+The history feature v(−h) is the same over the h returns that end with the last close strictly before the filing became
+public. The return across the publication itself belongs to neither. A label needs a close on every session it uses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from quantattn.data.filings.clock import new_york_sessions, session_days
+from quantattn.data.filings.prices import Prices
+
+NO_TICKER = "no ticker"
+NO_PRICES_YET = "prices start later"
+PRICES_END = "prices end too early"
+GAP = "a session without a price"
+CONSTANT = "constant price"
+REASONS = (NO_TICKER, NO_PRICES_YET, PRICES_END, GAP, CONSTANT)
+
+
+@dataclass(frozen=True)
+class _Closes:
+    """Closes of one ticker by session number: `values[i]` is that of session `first + i`, NaN where there is none."""
+
+    first: int
+    values: npt.NDArray[np.float64]
+
+    def window(self, start: int, stop: int) -> npt.NDArray[np.float64] | str:
+        """Closes of sessions start … stop, both included, or the reason why some are missing."""
+        if start < self.first:
+            return NO_PRICES_YET
+        if stop >= self.first + len(self.values):
+            return PRICES_END
+        closes = self.values[start - self.first : stop - self.first + 1]
+        return GAP if np.isnan(closes).any() else closes
+
+
+def label_filings(
+    filings: pl.DataFrame,
+    prices: Prices,
+    tickers: Mapping[str, str],
+    *,
+    horizon: int = 252,
+    history: int | None = None,
+) -> pl.DataFrame:
+    """`filings` with what its filers' prices did afterwards; rows and their order stay.
+
+    Args:
+        filings: with `entity` and `available_time` (nanoseconds UTC).
+        prices: daily closes.
+        tickers: entity → ticker; see `match_tickers`.
+        horizon: h, number of returns after the filing, in sessions (252: twelve months).
+        history: number of returns before it; h when not given.
+
+    Returns:
+        The table with `ticker`, `volatility` and `forward_return` (Float64), `history_volatility` (Float64),
+        `label_start` and `label_end` (Int64 nanoseconds UTC: closes of the first and last session that the label
+        reads), `label_reason` and `history_reason` (null when there is a value, else one of `REASONS`).
+
+    Raises:
+        ValueError: fewer than two returns, or times outside the years of the calendar.
+    """
+    history = horizon if history is None else history
+    if horizon < 2 or history < 2:
+        raise ValueError(f"a standard deviation needs at least 2 returns, got horizon {horizon}, history {history}")
+    closes = _by_session(prices)
+    rows = [
+        _label(int(time), closes.get(tickers.get(entity, "")), horizon, history)
+        for entity, time in filings.select("entity", "available_time").iter_rows()
+    ]
+    schema = {
+        **{"volatility": pl.Float64, "forward_return": pl.Float64, "history_volatility": pl.Float64},
+        **{"label_start": pl.Int64, "label_end": pl.Int64, "label_reason": pl.String, "history_reason": pl.String},
+    }
+    labels = pl.DataFrame(rows, schema=schema, orient="row")
+    ticker = pl.Series("ticker", [tickers.get(entity) for entity in filings["entity"]], dtype=pl.String)
+    return pl.concat([filings, ticker.to_frame(), labels], how="horizontal")
+
+
+_Row = tuple[float | None, float | None, float | None, int | None, int | None, str | None, str | None]
+
+
+def _label(available: int, closes: _Closes | None, horizon: int, history: int) -> _Row:
+    if closes is None:
+        return None, None, None, None, None, NO_TICKER, NO_TICKER
+    sessions = new_york_sessions()
+    entry = int(np.searchsorted(sessions.open, available, side="left"))
+    last = int(np.searchsorted(sessions.close, available, side="left")) - 1
+    after = closes.window(entry, entry + horizon)
+    before = closes.window(last - history, last)
+    past = before if isinstance(before, str) else log_volatility(before)
+    past_value, past_reason = (None, past) if isinstance(past, str) else (past, None)
+    future = after if isinstance(after, str) else log_volatility(after)
+    if isinstance(future, str) or isinstance(after, str):
+        return None, None, past_value, None, None, str(future), past_reason
+    forward = float(after[-1] / after[0] - 1.0)
+    start, end = int(sessions.close[entry]), int(sessions.close[entry + horizon])
+    return future, forward, past_value, start, end, None, past_reason
+
+
+def log_volatility(closes: npt.NDArray[np.float64]) -> float | str:
+    """Natural log of the sample standard deviation (n − 1) of the simple returns of (n + 1,) closes, n ≥ 2.
+
+    Returns `CONSTANT` when all returns are equal, where the logarithm has no value.
+    """
+    returns = closes[1:] / closes[:-1] - 1.0
+    deviation = float(np.std(returns, ddof=1))
+    return math.log(deviation) if deviation > 0.0 else CONSTANT
+
+
+def _by_session(prices: Prices) -> dict[str, _Closes]:
+    """Closes by session number; a close on a day without a session is not used."""
+    days = session_days()
+    found = {}
+    for (ticker,), table in prices.frame.group_by("entity", maintain_order=True):
+        dates = table["date"].to_numpy().astype("datetime64[D]")
+        at = np.searchsorted(days, dates)
+        held = (at < len(days)) & (days[np.minimum(at, len(days) - 1)] == dates)
+        numbers = at[held]
+        if not len(numbers):
+            continue
+        values = np.full(int(numbers[-1] - numbers[0]) + 1, np.nan)
+        values[numbers - numbers[0]] = table["close"].to_numpy()[held]
+        found[str(ticker)] = _Closes(int(numbers[0]), values)
+    return found
