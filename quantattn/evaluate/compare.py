@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, overload
@@ -204,6 +205,14 @@ def advantage(y: ArrayLike, model_prob: ArrayLike, baseline_prob: ArrayLike) -> 
     """Which rows carry a label (Q_all,), and on those ln p_model − ln p_baseline of the true class (Q,), in nats."""
     model, baseline = classified(y, model_prob), classified(y, baseline_prob)
     return model.kept, log_losses(baseline) - log_losses(model)
+
+
+def decimals(values: list[float]) -> int:
+    """Digits after the point that show about four significant digits of the largest of `values`, 3 for 0.1 … 10."""
+    largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+    if largest == 0 or 0.1 <= largest < 10:
+        return 3
+    return min(12, max(0, 3 - math.floor(math.log10(largest))))
 
 
 def _blocks(blocks: Blocks | None, time: ArrayLike, kept: NDArray[np.bool_]) -> Blocks:

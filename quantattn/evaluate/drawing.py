@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -91,7 +92,9 @@ def draw(
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         raise ValueError(f"a figure's name is made of letters, digits and hyphens, got {name!r}")
     buffer = io.StringIO()
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+        # Letters that the measuring font lacks are only measured a little wrong; the reader's browser has them.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         canvas = Canvas(figsize=size, layout="constrained")
         FigureCanvasSVG(canvas)
         axes = canvas.add_subplot()
@@ -121,6 +124,12 @@ def _for_page(text: str, name: str, title: str, caption: str) -> str:
         f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(caption)}</desc>'
     )
     return head + text[text.index(">") + 1 :]
+
+
+def short(text: str, most: int = 28) -> str:
+    """`text` on one line and at most `most` letters long, for labels; a long label would leave no room to draw in."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def thinned(n: int) -> NDArray[np.int64]:

@@ -10,8 +10,8 @@ from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
 from quantattn.evaluate.calibration import reliability
-from quantattn.evaluate.compare import Table, advantage
-from quantattn.evaluate.drawing import MODEL, MUTED, OTHER, SHADE, THIRD, Figure, clock_axis, draw, thinned
+from quantattn.evaluate.compare import Table, advantage, decimals
+from quantattn.evaluate.drawing import MODEL, MUTED, OTHER, SHADE, THIRD, Figure, clock_axis, draw, short, thinned
 from quantattn.evaluate.metrics import classified, confusion_matrix, finite
 
 
@@ -21,18 +21,21 @@ def methods_figure(table: Table) -> Figure:
     rows = [row for row in table.rows if row.role != "bound" and table.loss in row.figures]
     bounds = [row for row in table.rows if row.role == "bound" and table.loss in row.figures]
 
+    digits = decimals([row.figures[table.loss].value for row in rows])
+
     def paint(axes: Axes) -> None:
         for place, row in enumerate(reversed(rows)):
             figure, colour = row.figures[table.loss], MODEL if row.role == "model" else MUTED
             if figure.low is not None and figure.high is not None:
                 axes.plot([figure.low, figure.high], [place, place], color=colour, linewidth=5, alpha=0.35)
             axes.plot([figure.value], [place], "o", color=colour, markersize=7)
-            axes.annotate(f"{figure.value:.4g}", (figure.value, place), (0, 8), textcoords="offset points", ha="center")
+            text = f"{figure.value:.{digits}f}"
+            axes.annotate(text, (figure.value, place), (0, 7), textcoords="offset points", ha="center")
         for row in bounds:
             value = row.figures[table.loss].value
-            axes.axvline(value, color=THIRD, linestyle=(0, (5, 3)), label=f"{row.method}, {value:.4g}")
+            axes.axvline(value, color=THIRD, linestyle=(0, (5, 3)), label=f"{short(row.method)}, {value:.{digits}f}")
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
-        axes.set_yticks(range(len(rows)), [row.method for row in reversed(rows)])
+        axes.set_yticks(range(len(rows)), [short(row.method) for row in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.3)
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.12)
@@ -42,7 +45,7 @@ def methods_figure(table: Table) -> Figure:
     caption = f"{metric.title} on test rows: a dot is the value, the bar its {table.level:.0%} interval" + (
         "; the dashed line is the best that any forecaster could reach." if bounds else "."
     )
-    return draw("methods", "Every method on the same decisions", caption, paint, (4.6, 0.42 * len(rows) + 1.1))
+    return draw("methods", "Every method on the same decisions", caption, paint, (6.6, 0.38 * len(rows) + 0.9))
 
 
 def loss_figure(
@@ -61,9 +64,9 @@ def loss_figure(
         for (name, (steps, losses)), colour in zip(curves.items(), (MODEL, OTHER, THIRD), strict=False):
             x, y = finite(steps, f"steps of {name!r}"), finite(losses, f"losses of {name!r}")
             keep = thinned(x.size)
-            axes.plot(x[keep], y[keep], color=colour, label=name, marker="o" if x.size < 8 else "", markersize=4)
+            axes.plot(x[keep], y[keep], color=colour, label=short(name), marker="o" if x.size < 8 else "", markersize=4)
         for (name, level), style in zip((references or {}).items(), ((0, (5, 3)), (0, (1, 2))), strict=False):
-            axes.axhline(level, color=MUTED, linewidth=1.2, linestyle=style, label=name)
+            axes.axhline(level, color=MUTED, linewidth=1.2, linestyle=style, label=short(name))
         axes.set_xlabel("training step")
         axes.set_ylabel("loss")
         axes.legend()
@@ -89,8 +92,9 @@ def confusion_figure(matrix: ArrayLike, classes: Sequence[str]) -> Figure:
             )
             axes.text(predicted, true, f"{part:.0%}\n{count:,}", ha="center", va="center", linespacing=1.5)
         places = range(len(classes))
-        axes.set_xticks(places, list(classes))
-        axes.set_yticks(places, list(classes))
+        names = [short(name, 16) for name in classes]
+        axes.set_xticks(places, names)
+        axes.set_yticks(places, names)
         axes.set_xlim(-0.5, len(classes) - 0.5)
         axes.set_ylim(len(classes) - 0.5, -0.5)
         axes.grid(visible=False)

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from quantattn.evaluate.compare import Row, Table
+from quantattn.evaluate.compare import Row, Table, decimals
 from quantattn.evaluate.drawing import Figure
 from quantattn.evaluate.metrics import Metric
 from quantattn.evaluate.significance import Interval
@@ -129,14 +129,6 @@ def _between(figure: Interval, form: str) -> str:
     if figure.low is None or figure.high is None:
         return ""
     return f" (interval {form.format(figure.low)} to {form.format(figure.high)})"
-
-
-def decimals(values: list[float]) -> int:
-    """Digits after the point that show about four significant digits of the largest of `values`, 3 for 0.1 … 10."""
-    largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
-    if largest == 0 or 0.1 <= largest < 10:
-        return 3
-    return min(12, max(0, 3 - math.floor(math.log10(largest))))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,112 @@
+"""The report in a real browser: nothing is fetched, nothing overflows, everything can be read, the table sorts."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantattn.evaluate import write_report
+
+CONTRAST = """
+(() => {
+  const paint = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgba = colour => { paint.clearRect(0, 0, 1, 1); paint.fillStyle = colour; paint.fillRect(0, 0, 1, 1);
+    return [...paint.getImageData(0, 0, 1, 1).data]; };
+  const light = rgb => { const [r, g, b] = rgb.slice(0, 3).map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const behind = node => { for (; node; node = node.parentElement) {
+    const colour = rgba(getComputedStyle(node).backgroundColor); if (colour[3] === 255) return colour; }
+    return [255, 255, 255, 255]; };
+  const worst = [];
+  document.querySelectorAll('main *').forEach(node => {
+    const own = [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim());
+    if (!own || ['title', 'desc', 'style', 'script'].includes(node.tagName.toLowerCase())) return;
+    const style = getComputedStyle(node);
+    const own_colour = rgba(node instanceof SVGElement ? style.fill : style.color);
+    const [a, b] = [own_colour, behind(node)].map(light).sort((x, y) => y - x);
+    worst.push([(a + 0.05) / (b + 0.05), node.tagName + ': ' + node.textContent.trim().slice(0, 40)]);
+  });
+  return worst.sort((x, y) => x[0] - y[0])[0];
+})()
+"""
+
+ORDER = "[...document.querySelectorAll('.closing tbody tr')].map(row => row.cells[{}].dataset.sort)"
+CLICK = "document.querySelectorAll('.closing thead button')[{}].click()"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, report_data: Any) -> Path:
+    return write_report(tmp_path_factory.mktemp("report") / "report.html", report_data)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_shows_everything_without_a_complaint(browser: Any, page: Path, width: int, dark: bool) -> None:
+    browser.open(page, width=width, dark=dark)
+    assert browser.complaints() == []
+    assert [url for url in browser.requests() if not url.startswith("data:")] == [page.as_uri()]
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    sizes = browser.run(
+        "[...document.querySelectorAll('figure svg')].map(svg => svg.getBoundingClientRect())"
+        ".map(box => [box.width, box.height])"
+    )
+    assert len(sizes) == 5
+    assert all(100 < w <= width and h > 80 for w, h in sizes)
+    ratio, where = browser.run(CONTRAST)
+    assert ratio >= 4.5, where  # WCAG 2 AA for text
+
+
+def test_first_screen_answers_the_three_questions(browser: Any, page: Path) -> None:
+    browser.open(page, width=1280, height=800)
+    bottoms = browser.run(
+        "[...document.querySelectorAll('.answers section')].map(s => s.getBoundingClientRect().bottom)"
+    )
+    assert len(bottoms) == 3
+    assert max(bottoms) < 800
+    assert browser.run("document.querySelector('.lead svg').getBoundingClientRect().top") < 800
+
+
+def test_dark_and_light_differ_and_print_is_light(browser: Any, page: Path) -> None:
+    backgrounds = {}
+    for name, dark, media in (("light", False, "screen"), ("dark", True, "screen"), ("print", True, "print")):
+        browser.open(page, dark=dark, media=media)
+        backgrounds[name] = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert backgrounds["dark"] != backgrounds["light"] == backgrounds["print"]
+    sheet = base64.b64decode(browser.call("Page.printToPDF", printBackground=True)["data"])
+    assert sheet.startswith(b"%PDF")
+
+
+def test_table_sorts_by_every_column(browser: Any, page: Path) -> None:
+    browser.open(page)
+    for column in range(8):
+        browser.run(CLICK.format(column))
+        up = browser.run(ORDER.format(column))
+        browser.run(CLICK.format(column))
+        down = browser.run(ORDER.format(column))
+        filled = [value for value in up if value]
+        key = float if column else str
+        assert filled == sorted(filled, key=key)
+        assert [value for value in down if value] == sorted(filled, key=key, reverse=True)
+        assert up[len(filled) :] == down[len(filled) :] == [""] * (len(up) - len(filled))  # the empty ones stay last
+        state = browser.run("[...document.querySelectorAll('.closing thead th')].map(th => th.ariaSort)")
+        assert [i for i, value in enumerate(state) if value] == [column]
+
+
+def test_the_checks_can_fail(browser: Any, page: Path, tmp_path: Path) -> None:
+    text = page.read_text()
+    broken = tmp_path / "broken.html"
+    broken.write_text(
+        text.replace("sha256-", "sha256-A").replace("<main>", '<main><p style="width:900px;color:#999">wide, pale</p>')
+        + '<img src="https://example.invalid/x.png">'
+    )
+    browser.open(broken, width=390)
+    before = browser.run(ORDER.format(1))
+    browser.run(CLICK.format(1))
+    browser.run(CLICK.format(1))
+    assert browser.run(ORDER.format(1)) == before  # a script whose hash is not the stated one does not run
+    assert any("Content Security Policy" in complaint for complaint in browser.complaints())
+    assert browser.run("document.documentElement.scrollWidth") > 390
+    assert browser.run(CONTRAST)[0] < 4.5
