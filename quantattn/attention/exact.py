@@ -62,15 +62,16 @@ def standard_attention(
     mask: Mask,
     bias: Tensor | None,
     scale: float,
-    divide_last: bool = False,
+    from_lse: bool = False,
 ) -> Attended:
     """The same computation as it is usually written: scores, weights and products each rounded to the inputs' dtype.
 
     What it loses against float64 is what users of that dtype accept already; the error budget is stated in that unit.
-    Signature and result as `exact_attention`, and `divide_last`: take Σ_j exp(s_ij − lse_i) · v_j and divide it by
-    the sum of its weights at the end, in place of dividing the weights.
+    Signature and result as `exact_attention`, and `from_lse`: write the weights as exp(s_ij − lse_i), with an lse one
+    unit in the last place too large, and their gradient as w_ij · (do_i·v_j − do_i·out_i): what an implementation
+    loses that keeps the logsumexp and no weights.
     """
-    out, lse = _packed(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, divide_last)
+    out, lse = _packed(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, from_lse)
     return Attended(out, lse)
 
 
@@ -83,7 +84,7 @@ def _packed(
     mask: Mask,
     bias: Tensor | None,
     scale: float,
-    divide_last: bool = False,
+    from_lse: bool = False,
 ) -> tuple[Tensor, Tensor]:
     group = q.shape[1] // k.shape[1]
     rows, columns = cu_q.tolist(), cu_k.tolist()
@@ -93,14 +94,14 @@ def _packed(
         k_n = k[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)  # (H, Nk, D)
         v_n = v[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)
         bias_n = None if bias is None else bias_of_sequence(bias, n, q_n.shape[1], k_n.shape[1])
-        out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale, divide_last)
+        out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale, from_lse)
         outs.append(out.transpose(0, 1))
         lses.append(lse.transpose(0, 1))
     return torch.cat(outs), torch.cat(lses)
 
 
 def _dense(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, divide_last: bool
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, from_lse: bool
 ) -> tuple[Tensor, Tensor]:
     """One sequence: q (H, Nq, D), k, v (H, Nk, D), bias broadcastable to (H, Nq, Nk) → out (H, Nq, D), lse (H, Nq)."""
     seen = mask.visible(q.shape[1], k.shape[1], device=q.device)
@@ -112,10 +113,11 @@ def _dense(
     # A row without keys gets finite scores, so that softmax and logsumexp have a gradient there to multiply by nothing.
     scores = scores.where(seen, -torch.inf).where(sees, 0)
     lse = torch.logsumexp(scores.to(_lse_dtype(q)), dim=-1).where(sees[..., 0], -torch.inf)
-    if divide_last:
-        reference = lse.detach()[..., None].where(sees, 0).to(scores.dtype)
-        weights = torch.exp(scores - reference).where(seen, 0)
-        return seen_sum(weights, v, seen) / weights.sum(dim=-1, keepdim=True).where(sees, 1), lse
+    if from_lse:
+        stored = torch.nextafter(lse.detach(), torch.full_like(lse, torch.inf))[..., None].where(sees, 0)
+        weights = torch.exp(scores - stored).where(seen, 0)
+        mass = weights.sum(dim=-1, keepdim=True).where(sees, 1)
+        return seen_sum(weights, v, seen) / (mass / mass.detach()), lse  # a division by 1 that has a gradient
     weights = torch.softmax(scores, dim=-1).where(seen, 0)
     return seen_sum(weights, v, seen), lse
 
