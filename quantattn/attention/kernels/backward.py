@@ -15,9 +15,12 @@ import triton.language as tl
 
 from quantattn.attention.kernels.primitives import (
     LOG2E,
+    block_start,
+    count_edges,
     exp2,
     key_blocks,
     load_bias,
+    load_rows,
     load_tile,
     locate,
     query_blocks,
@@ -34,17 +37,17 @@ def base2_lse(lse):
 
 @triton.jit
 def gather_dq(
-    dq, q, do, lse, delta, k_src, v_src, bias_ptr, first, start, stop, batch, kv_head, k_start,
+    dq, q, do, lse, delta, k_src, v_src, bias_ptr, first, low, full_low, full_high, count, batch, kv_head, k_start,
     n_q, n_k, left, right, scale_log2,
     stride_kb, stride_kn, stride_kh, stride_kd, stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_BIAS: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add dS k of the key blocks of [start, stop) to one tile of dq (still without the scale)."""
+    """Add dS k of `count` blocks of keys, cut (MASKED) or full, to one tile of dq (still without the scale)."""
     query = first + tl.arange(0, BLOCK_M)
-    for block in tl.range(start, stop, BLOCK_N):
-        block = tl.multiple_of(block, BLOCK_N)
+    for step in tl.range(0, count):
+        block = block_start(step, low, full_low, full_high, BLOCK_N, MASKED)
         k = load_tile(k_src, batch, kv_head, k_start, block, n_k, stride_kb, stride_kn, stride_kh, stride_kd,
                       D, BLOCK_N, BLOCK_D, TMA, MASKED)  # fmt: skip
         v = load_tile(v_src, batch, kv_head, k_start, block, n_k, stride_vb, stride_vn, stride_vh, stride_vd,
@@ -104,14 +107,16 @@ def _attention_bwd_dq(
     out = tl.load(out_ptr + where, mask=stored, other=0.0)
     row = tl.cast(batch, tl.int64) * stride_lb + tl.cast(head, tl.int64) * stride_lh + (q_start + query)
     lse = tl.load(lse_ptr + row, mask=inside, other=float("-inf"))
-    empty = lse == float("-inf")
-    # A row that saw nothing has out = 0 whatever its do holds; 0 · NaN must not enter delta.
-    delta = tl.where(empty, 0.0, tl.sum(out.to(tl.float32) * do.to(tl.float32), 1))
+    delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
     if HAS_DLSE:
         edge = tl.cast(batch, tl.int64) * stride_eb + tl.cast(head, tl.int64) * stride_eh
-        dlse = tl.load(dlse_ptr + edge + (q_start + query).to(tl.int64) * stride_el, mask=inside, other=0.0)
-        delta = tl.where(empty, 0.0, delta - dlse)
-    tl.store(delta_ptr + row, delta, mask=inside)
+        delta -= tl.load(dlse_ptr + edge + (q_start + query).to(tl.int64) * stride_el, mask=inside, other=0.0)
+    # The other kernel leaves out rows whose delta or lse is not finite. A row that saw nothing shows here, by NaN or
+    # by 0, whether its q and do are; its own gradient is 0 either way.
+    empty = lse == float("-inf")
+    shown = (tl.sum(q.to(tl.float32), 1) + tl.sum(do.to(tl.float32), 1)) * 0.0
+    tl.store(delta_ptr + row, tl.where(empty, shown, delta), mask=inside)
+    delta = tl.where(empty, 0.0, delta)
     lse = base2_lse(lse)
 
     if HAS_BIAS:
@@ -121,51 +126,54 @@ def _attention_bwd_dq(
     )
     scale_log2 = scale * LOG2E
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if HAS_LEFT:
-        dq = gather_dq(
-            dq, q, do, lse, delta, k_src, v_src, bias_ptr, first, low, tl.minimum(full_low, high), batch, kv_head,
-            k_start, n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd,
-            stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
-            D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, True)  # fmt: skip
-    if not HAS_BIAS:
-        dq = gather_dq(
-            dq, q, do, lse, delta, k_src, v_src, bias_ptr, first, full_low, full_high, batch, kv_head,
-            k_start, n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd,
-            stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
-            D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, False)  # fmt: skip
+    edges = count_edges(low, full_low, full_high, high, BLOCK_N)
     dq = gather_dq(
-        dq, q, do, lse, delta, k_src, v_src, bias_ptr, first, full_high, high, batch, kv_head,
+        dq, q, do, lse, delta, k_src, v_src, bias_ptr, first, low, full_low, full_high, edges, batch, kv_head,
         k_start, n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd,
         stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
         D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, True)  # fmt: skip
+    if not HAS_BIAS:
+        full = (full_high - full_low) // BLOCK_N
+        dq = gather_dq(
+            dq, q, do, lse, delta, k_src, v_src, bias_ptr, first, low, full_low, full_high, full, batch, kv_head,
+            k_start, n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd,
+            stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
+            D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, False)  # fmt: skip
     tl.store(dq_ptr + where, (dq * scale).to(dq_ptr.dtype.element_ty), mask=stored)
 
 
 @triton.jit
 def gather_dkdv(
-    dk, dv, k, v, q_src, do_src, bias_ptr, lse_ptr, delta_ptr, first, start, stop, batch, head, q_start,
-    n_q, n_k, left, right, scale_log2,
+    dk, dv, k, v, q_src, do_src, q_ptr, do_ptr, bias_ptr, lse_ptr, delta_ptr, first,
+    low, full_low, full_high, count, batch, head, q_start, n_q, n_k, left, right, scale_log2,
     stride_qb, stride_qn, stride_qh, stride_qd, stride_gb, stride_gn, stride_gh, stride_gd, stride_bi, stride_bj,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_BIAS: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add dSᵀ q and Pᵀ do of the query blocks of [start, stop) to one tile of dk and dv; all tiles transposed."""
-    for block in tl.range(start, stop, BLOCK_M):
-        block = tl.multiple_of(block, BLOCK_M)
+    """Add dSᵀ q and Pᵀ do of `count` blocks of queries to one tile of dk and dv; every score tile is transposed."""
+    for step in tl.range(0, count):
+        block = block_start(step, low, full_low, full_high, BLOCK_M, MASKED)
         query = block + tl.arange(0, BLOCK_M)
-        q = load_tile(q_src, batch, head, q_start, block, n_q, stride_qb, stride_qn, stride_qh, stride_qd,
-                      D, BLOCK_M, BLOCK_D, TMA, MASKED)  # fmt: skip
-        row = (q_start + query)
+        row = q_start + query
         if MASKED:
-            lse = tl.load(lse_ptr + row, mask=query < n_q, other=float("-inf"))
+            lse = tl.load(lse_ptr + row, mask=query < n_q, other=float("nan"))
             delta = tl.load(delta_ptr + row, mask=query < n_q, other=0.0)
+            # q or do that is not finite shows in lse or delta. Such a row is read as 0, since 0 · NaN is NaN, and
+            # reaches the keys that it sees, and no other, through its probability.
+            sound = (lse < float("inf")) & (tl.abs(delta) < float("inf"))
+            q = load_rows(q_ptr, batch, head, q_start, block, sound, stride_qb, stride_qn, stride_qh, stride_qd,
+                          D, BLOCK_M, BLOCK_D, False)  # fmt: skip
+            do = load_rows(do_ptr, batch, head, q_start, block, sound, stride_gb, stride_gn, stride_gh, stride_gd,
+                           D, BLOCK_M, BLOCK_D, False)  # fmt: skip
         else:
             lse = tl.load(lse_ptr + row)
             delta = tl.load(delta_ptr + row)
+            q = load_tile(q_src, batch, head, q_start, block, n_q, stride_qb, stride_qn, stride_qh, stride_qd,
+                          D, BLOCK_M, BLOCK_D, TMA, False)  # fmt: skip
+            do = load_tile(do_src, batch, head, q_start, block, n_q, stride_gb, stride_gn, stride_gh, stride_gd,
+                           D, BLOCK_M, BLOCK_D, TMA, False)  # fmt: skip
         scores = tl.dot(k, q.T, input_precision=PRECISION) * scale_log2
-        do = load_tile(do_src, batch, head, q_start, block, n_q, stride_gb, stride_gn, stride_gh, stride_gd,
-                       D, BLOCK_M, BLOCK_D, TMA, MASKED)  # fmt: skip
         dp = tl.dot(v, do.T, input_precision=PRECISION)
         if MASKED:
             key = first + tl.arange(0, BLOCK_N)
@@ -174,12 +182,9 @@ def gather_dkdv(
                 bias = load_bias(bias_ptr, query[None, :], key[:, None], seen, stride_bi, stride_bj)
                 seen = seen & (bias != float("-inf"))
                 scores += bias
-            p = tl.where(seen, exp2(scores - base2_lse(lse)[None, :]), 0.0)
+            p = exp2(scores - tl.where(sound, base2_lse(lse), float("nan"))[None, :])
+            p = tl.where(seen, p, 0.0)
             ds = tl.where(seen, p * (dp - delta[None, :]), 0.0)
-            # do that is not finite shows in delta; it reaches the keys that its query sees, and no other.
-            p = tl.where(seen & (tl.abs(delta) < float("inf"))[None, :], p, tl.where(seen, float("nan"), 0.0))
-            do = without_nonfinite(do)
-            q = without_nonfinite(q)
         else:
             p = exp2(scores - (lse * LOG2E)[None, :])
             ds = p * (dp - delta[None, :])
@@ -190,7 +195,7 @@ def gather_dkdv(
 
 @triton.jit(do_not_specialize=["n_sequences", "n_q", "n_k", "left", "right"])
 def _attention_bwd_dkdv(
-    q_src, k_src, v_src, do_src, bias_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, cu_k_ptr, cu_q_ptr,
+    q_src, k_src, v_src, do_src, q_ptr, do_ptr, bias_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, cu_k_ptr, cu_q_ptr,
     scale, n_sequences, n_q, n_k, left, right,
     stride_qb, stride_qn, stride_qh, stride_qd, stride_kb, stride_kn, stride_kh, stride_kd,
     stride_vb, stride_vn, stride_vh, stride_vd, stride_gb, stride_gn, stride_gh, stride_gd,
@@ -214,6 +219,8 @@ def _attention_bwd_dkdv(
     low, full_low, full_high, high = query_blocks(
         first, n_q, n_k, left, right, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS
     )
+    edges = count_edges(low, full_low, full_high, high, BLOCK_M)
+    full = (full_high - full_low) // BLOCK_M
     scale_log2 = scale * LOG2E
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
@@ -223,26 +230,19 @@ def _attention_bwd_dkdv(
         bias_of_head = bias_ptr
         if HAS_BIAS:
             bias_of_head += tl.cast(sequence, tl.int64) * stride_bs + tl.cast(head, tl.int64) * stride_bh
-        if HAS_RIGHT:
-            dk, dv = gather_dkdv(
-                dk, dv, k, v, q_src, do_src, bias_of_head, lse_ptr + rows, delta_ptr + rows, first,
-                low, tl.minimum(full_low, high), batch, head, q_start, n_q, n_k, left, right, scale_log2,
-                stride_qb, stride_qn, stride_qh, stride_qd, stride_gb, stride_gn, stride_gh, stride_gd,
-                stride_bi, stride_bj,
-                D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, True)  # fmt: skip
-        if not HAS_BIAS:
-            dk, dv = gather_dkdv(
-                dk, dv, k, v, q_src, do_src, bias_of_head, lse_ptr + rows, delta_ptr + rows, first,
-                full_low, full_high, batch, head, q_start, n_q, n_k, left, right, scale_log2,
-                stride_qb, stride_qn, stride_qh, stride_qd, stride_gb, stride_gn, stride_gh, stride_gd,
-                stride_bi, stride_bj,
-                D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, False)  # fmt: skip
         dk, dv = gather_dkdv(
-            dk, dv, k, v, q_src, do_src, bias_of_head, lse_ptr + rows, delta_ptr + rows, first,
-            full_high, high, batch, head, q_start, n_q, n_k, left, right, scale_log2,
+            dk, dv, k, v, q_src, do_src, q_ptr, do_ptr, bias_of_head, lse_ptr + rows, delta_ptr + rows, first,
+            low, full_low, full_high, edges, batch, head, q_start, n_q, n_k, left, right, scale_log2,
             stride_qb, stride_qn, stride_qh, stride_qd, stride_gb, stride_gn, stride_gh, stride_gd,
             stride_bi, stride_bj,
             D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, True)  # fmt: skip
+        if not HAS_BIAS:
+            dk, dv = gather_dkdv(
+                dk, dv, k, v, q_src, do_src, q_ptr, do_ptr, bias_of_head, lse_ptr + rows, delta_ptr + rows, first,
+                low, full_low, full_high, full, batch, head, q_start, n_q, n_k, left, right, scale_log2,
+                stride_qb, stride_qn, stride_qh, stride_qd, stride_gb, stride_gn, stride_gh, stride_gd,
+                stride_bi, stride_bj,
+                D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, False)  # fmt: skip
     key = first + tl.arange(0, BLOCK_N)
     column = tl.arange(0, BLOCK_D)
     own = tl.cast(batch, tl.int64) * stride_ob + tl.cast(kv_head, tl.int64) * stride_oh

@@ -7,6 +7,8 @@ import triton.language as tl
 
 from quantattn.attention.kernels.primitives import (
     LN2,
+    block_start,
+    count_edges,
     exp2,
     key_blocks,
     load_bias,
@@ -43,16 +45,16 @@ def absorb_block(m, l, u, scores, unit, v, seen, PRECISION: tl.constexpr, MASKED
 
 @triton.jit
 def absorb_keys(
-    m, l, u, q, k_src, v_src, bias_ptr, first, start, stop, batch, kv_head, k_start, n_q, n_k, left, right, scale_log2,
+    m, l, u, q, k_src, v_src, bias_ptr, first, low, full_low, full_high, count, batch, kv_head, k_start, n_q, n_k, left, right, scale_log2,
     stride_kb, stride_kn, stride_kh, stride_kd, stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_BIAS: tl.constexpr,
     TMA: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Absorb the key blocks of [start, stop) into the state of one tile of queries."""
+    """Absorb `count` blocks of keys, the cut ones (MASKED) or the full ones, into the state of one tile of queries."""
     query = first + tl.arange(0, BLOCK_M)
-    for block in tl.range(start, stop, BLOCK_N):
-        block = tl.multiple_of(block, BLOCK_N)
+    for step in tl.range(0, count):
+        block = block_start(step, low, full_low, full_high, BLOCK_N, MASKED)
         k = load_tile(k_src, batch, kv_head, k_start, block, n_k, stride_kb, stride_kn, stride_kh, stride_kd,
                       D, BLOCK_N, BLOCK_D, TMA, MASKED)  # fmt: skip
         scores = tl.dot(q, k.T, input_precision=PRECISION)
@@ -105,23 +107,19 @@ def _attention_fwd(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     u = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if HAS_LEFT:
-        m, l, u = absorb_keys(
-            m, l, u, q, k_src, v_src, bias_ptr, first, low, tl.minimum(full_low, high), batch, kv_head, k_start,
-            n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd,
-            stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
-            D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, True)  # fmt: skip
-    if not HAS_BIAS:
-        m, l, u = absorb_keys(
-            m, l, u, q, k_src, v_src, bias_ptr, first, full_low, full_high, batch, kv_head, k_start,
-            n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd,
-            stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
-            D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, False)  # fmt: skip
+    edges = count_edges(low, full_low, full_high, high, BLOCK_N)
     m, l, u = absorb_keys(
-        m, l, u, q, k_src, v_src, bias_ptr, first, full_high, high, batch, kv_head, k_start,
-        n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd,
+        m, l, u, q, k_src, v_src, bias_ptr, first, low, full_low, full_high, edges, batch, kv_head,
+        k_start, n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd,
         stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
         D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, True)  # fmt: skip
+    if not HAS_BIAS:
+        full = (full_high - full_low) // BLOCK_N
+        m, l, u = absorb_keys(
+            m, l, u, q, k_src, v_src, bias_ptr, first, low, full_low, full_high, full, batch, kv_head,
+            k_start, n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd,
+            stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
+            D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, False)  # fmt: skip
 
     empty = l == 0.0
     out = u / tl.where(empty, 1.0, l)[:, None]

@@ -52,6 +52,7 @@ class Problem:
             "PRECISION": self.precision,
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
+            "enable_fp_fusion": True,
         }
 
     def offsets(self, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,7 +175,7 @@ def launch_backward(
     tiles = problem.tiles(k, config_dkdv.block_n)
     if tiles and k.shape[2]:
         _attention_bwd_dkdv[(tiles, k.shape[2])](
-            *sources(config_dkdv, constants["BLOCK_D"]), bias, lse, delta, dk, dv, cu_k, cu_q,
+            *sources(config_dkdv, constants["BLOCK_D"]), q, do, bias, lse, delta, dk, dv, cu_k, cu_q,
             scale, *lengths, *shared_strides, *dk.stride()[:3], *bias_strides, *lse.stride()[:2],
             TMA=tma, **constants,
         )  # fmt: skip

@@ -75,10 +75,10 @@ def key_blocks(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, ALL_MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Bounds low ≤ full_low ≤ full_high ≤ high of the keys that a tile of queries visits.
+    """Bounds low ≤ full_low ≤ full_high of the blocks of keys that a tile of queries visits, and high.
 
-    Outside [low, high) no query of the tile sees a key; in [full_low, full_high) every query sees every key.
-    The first three are multiples of BLOCK_N.
+    Outside [low, high) no query of the tile sees a key; in [full_low, full_high) every query sees every key. The
+    first three are multiples of BLOCK_N; high may lie under full_high, then nothing is left after it.
     """
     shift = n_k - n_q
     last = tl.minimum(first + BLOCK_M, n_q) - 1
@@ -130,6 +130,23 @@ def query_blocks(
 
 
 @triton.jit
+def count_edges(low, full_low, full_high, high, BLOCK: tl.constexpr):
+    """How many blocks a mask or an end cuts: those of [low, full_low) and those of [full_high, high)."""
+    return (full_low - low) // BLOCK + tl.maximum(tl.cdiv(high - full_high, BLOCK), 0)
+
+
+@triton.jit
+def block_start(step, low, full_low, full_high, BLOCK: tl.constexpr, EDGES: tl.constexpr):
+    """First row of the step-th block: of the edges, which surround the full blocks, or of the full blocks."""
+    if EDGES:
+        start = low + step * BLOCK
+        start = tl.where(start >= full_low, start + (full_high - full_low), start)
+    else:
+        start = full_low + step * BLOCK
+    return tl.multiple_of(start, BLOCK)
+
+
+@triton.jit
 def sees(query, key, n_q, n_k, left, right, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr):
     """The jit twin of `Mask.visible`; query and key are index tensors that broadcast against each other."""
     relative = key - (query + (n_k - n_q))
@@ -142,34 +159,52 @@ def sees(query, key, n_q, n_k, left, right, HAS_LEFT: tl.constexpr, HAS_RIGHT: t
 
 
 @triton.jit
-def load_tile(
-    source, batch, head, start, first, n_rows, stride_b, stride_n, stride_h, stride_d,
-    D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr, CHECK_ROWS: tl.constexpr,
+def load_rows(
+    ptr, batch, head, start, first, keep, stride_b, stride_n, stride_h, stride_d,
+    D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, ALL: tl.constexpr,
 ):  # fmt: skip
-    """Rows first … first + BLOCK of one sequence and head, [BLOCK, BLOCK_D]; columns ≥ D are 0.
+    """Rows first … first + BLOCK of one sequence and head through pointers, [BLOCK, BLOCK_D].
 
-    `source` is a descriptor over (B, H, N, D) or a pointer. A descriptor may bring rows of the next sequence
-    (masked by whoever uses them); a pointer brings 0 for them when CHECK_ROWS.
+    Columns ≥ D are 0, and so are the rows that `keep` [BLOCK] leaves out, unless ALL are kept.
     """
-    if TMA:
-        return source.load([batch, head, start + first, 0]).reshape([BLOCK, BLOCK_D])
     row = tl.arange(0, BLOCK).to(tl.int64)
     column = tl.arange(0, BLOCK_D)
     base = (
-        source
+        ptr
         + tl.cast(batch, tl.int64) * stride_b
         + tl.cast(head, tl.int64) * stride_h
         + tl.cast(start + first, tl.int64) * stride_n
     )
     where = base + row[:, None] * stride_n + column[None, :] * tl.cast(stride_d, tl.int64)
-    if CHECK_ROWS:
-        inside = (first + row < n_rows)[:, None]
+    if not ALL:
+        inside = keep[:, None]
         if D != BLOCK_D:
             inside = inside & (column < D)[None, :]
-        return tl.load(where, mask=inside, other=0.0)
-    if D != BLOCK_D:
-        return tl.load(where, mask=(column < D)[None, :], other=0.0)
-    return tl.load(where)
+        tile = tl.load(where, mask=inside, other=0.0)
+    elif D != BLOCK_D:
+        tile = tl.load(where, mask=(column < D)[None, :], other=0.0)
+    else:
+        tile = tl.load(where)
+    return tile
+
+
+@triton.jit
+def load_tile(
+    source, batch, head, start, first, n_rows, stride_b, stride_n, stride_h, stride_d,
+    D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr, CHECK_ROWS: tl.constexpr,
+):  # fmt: skip
+    """The same from a descriptor over (B, H, N, D) when TMA, else from a pointer.
+
+    A descriptor may bring rows of the next sequence, which whoever uses them must mask; a pointer brings 0 for them
+    when CHECK_ROWS.
+    """
+    if TMA:
+        tile = source.load([batch, head, start + first, 0]).reshape([BLOCK, BLOCK_D])
+    else:
+        keep = first + tl.arange(0, BLOCK) < n_rows
+        tile = load_rows(source, batch, head, start, first, keep, stride_b, stride_n, stride_h, stride_d,
+                         D, BLOCK, BLOCK_D, not CHECK_ROWS)  # fmt: skip
+    return tile
 
 
 @triton.jit
