@@ -129,7 +129,7 @@ class Example:
         """The right result for `arguments`: out (Nq, H, d) and lse (Nq, H), float64."""
         out = torch.zeros(self.out.shape[1], self.out.shape[0], d, dtype=torch.float64)
         out[..., 0], out[..., 1] = self.out.T, -self.out.T
-        out[..., 2] = (-torch.inf != self.lse.T).double()
+        out[..., 2] = torch.isfinite(self.lse.T).to(torch.float64)
         return Attended(out, self.lse.T.contiguous())
 
 
