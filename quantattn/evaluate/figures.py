@@ -29,8 +29,8 @@ def methods_figure(table: Table) -> Figure:
             if figure.low is not None and figure.high is not None:
                 axes.plot([figure.low, figure.high], [place, place], color=colour, linewidth=5, alpha=0.35)
             axes.plot([figure.value], [place], "o", color=colour, markersize=7)
-            text = f"{figure.value:.{digits}f}"
-            axes.annotate(text, (figure.value, place), (0, 7), textcoords="offset points", ha="center")
+            end = figure.value if figure.high is None else figure.high
+            axes.annotate(f"{figure.value:.{digits}f}", (end, place), (7, 0), textcoords="offset points", va="center")
         for row in bounds:
             value = row.figures[table.loss].value
             axes.axvline(value, color=THIRD, linestyle=(0, (5, 3)), label=f"{short(row.method)}, {value:.{digits}f}")
@@ -38,14 +38,14 @@ def methods_figure(table: Table) -> Figure:
         axes.set_yticks(range(len(rows)), [short(row.method) for row in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.3)
         axes.grid(axis="y", visible=False)
-        axes.margins(x=0.12)
+        axes.margins(x=0.15)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"{metric.title}, lower is better")
 
     caption = f"{metric.title} on test rows: a dot is the value, the bar its {table.level:.0%} interval" + (
         "; the dashed line is the best that any forecaster could reach." if bounds else "."
     )
-    return draw("methods", "Every method on the same decisions", caption, paint, (6.6, 0.38 * len(rows) + 0.9))
+    return draw("methods", "Every method on the same decisions", caption, paint, (4.6, 0.3 * len(rows) + 0.85))
 
 
 def loss_figure(

@@ -78,13 +78,15 @@ class Verdict:
         headline: one sentence.
         figure: the skill, "25.6 % lower log loss" for instance.
         better: how much better than what.
-        sure: how sure.
+        chance: "Unlikely to be chance" or "May be chance".
+        sure: how sure, in sentences.
     """
 
     tone: Tone
     headline: str
     figure: str
     better: str
+    chance: str
     sure: str
 
 
@@ -107,9 +109,9 @@ def verdict(table: Table) -> Verdict:
     if table.gap_closed is not None:
         share = table.gap_closed
         better += f" That is {share.value:.0%} of the way to the best that is possible{_between(share, '{:.0%}')}."
-    word = "higher" if skill.value < 0 else "lower"
-    figure = f"{abs(skill.value):.1%} {word} {name}" if math.isfinite(skill.value) else f"{name} {ours:.{digits}f}"
-    return Verdict(tone, headline, figure, better, _sureness(table, name))
+    figure = f"{_change(skill.value)} {name}" if math.isfinite(skill.value) else f"{name} {ours:.{digits}f}"
+    chance = "May be chance" if tone == "unclear" else "Unlikely to be chance"
+    return Verdict(tone, headline, figure, better, chance, _sureness(table, name))
 
 
 def _sureness(table: Table, name: str) -> str:
@@ -117,12 +119,21 @@ def _sureness(table: Table, name: str) -> str:
     blocks = f"{table.blocks:,} {one_or_many[table.blocks != 1]}"
     if skill.low is None or skill.high is None:
         return f"No interval: the test decisions form {blocks}, and an interval needs two or more that vary."
-    text = (
-        f"Reduction of the {name}: {skill.low:.1%} to {skill.high:.1%} with {table.level:.0%} confidence "
-        f"({table.decisions:,} decisions in {blocks}, resampled {table.replicates:,} times). "
-    )
-    text += "Zero lies outside." if skill.excludes(0) else "Zero lies inside: the difference may be chance."
+    text = f"With {table.level:.0%} confidence the {name} is {_range(skill.low, skill.high)}"
+    text += ". " if skill.excludes(0) else ": no difference at all is among the possibilities. "
+    text += f"{table.decisions:,} test decisions in {blocks}; {table.replicates:,} resamples of whole blocks."
     return text + (f" With only {blocks} the interval is rough." if table.blocks < ROUGH else "")
+
+
+def _change(skill: float) -> str:
+    return f"{abs(skill):.1%} {'lower' if skill >= 0 else 'higher'}"
+
+
+def _range(low: float, high: float) -> str:
+    if low < 0 <= high:
+        return f"anywhere from {_change(low)} to {_change(high)}"
+    near, far = sorted((low, high), key=abs)
+    return f"{abs(near):.1%} to {_change(far)}"
 
 
 def _between(figure: Interval, form: str) -> str:

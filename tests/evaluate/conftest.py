@@ -173,6 +173,9 @@ def report_data() -> ReportData:
         certificate=Check("Attention exactness", True, "sdpa, float32: worst error 1.1 × standard attention's own"),
         settings={"model": "tiny", "trainer.max_steps": "400", "data.max_seq_len": "512", "seed": "0"},
         hashes={"data": "9f" * 32, "vocabulary": "c4" * 32, "commit": "ab" * 20},
-        caveats=("Prices are simulated: skill here says nothing about a real market.",),
+        caveats=(
+            "Prices are simulated: skill here says nothing about a real market.",
+            "Costs of trading are not part of any figure on this page.",
+        ),
         created="2026-11-29 18:00 UTC",
     )

@@ -55,6 +55,11 @@ def test_shows_everything_without_a_complaint(browser: Any, page: Path, width: i
     )
     assert len(sizes) == 5
     assert all(100 < w <= width and h > 80 for w, h in sizes)
+    smallest = browser.run(
+        "Math.min(...[...document.querySelectorAll('svg text')].map(text => { const to = text.getScreenCTM(); "
+        "return parseFloat(text.style.fontSize) * Math.hypot(to.a, to.b); }))"
+    )
+    assert smallest >= 9  # pixels
     ratio, where = browser.run(CONTRAST)
     assert ratio >= 4.5, where  # WCAG 2 AA for text
 
@@ -66,7 +71,7 @@ def test_first_screen_answers_the_three_questions(browser: Any, page: Path) -> N
     )
     assert len(bottoms) == 3
     assert max(bottoms) < 800
-    assert browser.run("document.querySelector('.lead svg').getBoundingClientRect().top") < 800
+    assert browser.run("document.querySelector('.evidence svg').getBoundingClientRect().top") < 800
 
 
 def test_dark_and_light_differ_and_print_is_light(browser: Any, page: Path) -> None:

@@ -167,12 +167,15 @@ def test_verdict_says_which_way_and_how_sure(report_data: ReportData) -> None:
     said = verdict(replace(table, skill=Interval(0.1, 0.05, 0.15)))
     assert said.tone == "better"
     assert said.figure == "10.0% lower log loss"
-    assert "5.0% to 15.0% with 95% confidence" in said.sure
+    assert said.chance == "Unlikely to be chance"
+    assert "With 95% confidence the log loss is 5.0% to 15.0% lower." in said.sure
     worse = verdict(replace(table, skill=Interval(-0.1, -0.15, -0.05)))
     assert (worse.tone, worse.figure) == ("worse", "10.0% higher log loss")
+    assert "5.0% to 15.0% higher" in worse.sure
     unclear = verdict(replace(table, skill=Interval(0.1, -0.05, 0.25)))
     assert unclear.tone == "unclear"
-    assert "may be chance" in unclear.sure
+    assert unclear.chance == "May be chance"
+    assert "anywhere from 5.0% higher to 25.0% lower: no difference at all" in unclear.sure
     assert unclear.headline.startswith("No evidence")
     alone = verdict(replace(table, skill=Interval(0.1), blocks=1))
     assert alone.tone == "unclear"
