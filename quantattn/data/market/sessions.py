@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -85,7 +86,10 @@ def _schedule(calendar: str, first_year: int, last_year: int) -> tuple[Int64Arra
     import exchange_calendars
 
     try:
-        found: Any = exchange_calendars.get_calendar(calendar, start=f"{first_year}-01-01", end=f"{last_year}-12-31")
+        with warnings.catch_warnings():
+            # The calendars use what pandas 3.1 deprecates; nobody who calls this can do anything about it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found: Any = exchange_calendars.get_calendar(calendar, f"{first_year}-01-01", f"{last_year}-12-31")
     except (exchange_calendars.errors.CalendarError, ValueError) as error:
         raise ValueError(f"no calendar {calendar!r} for the years {first_year} to {last_year}: {error}") from error
     opens, closes = (found.schedule[name].to_numpy("datetime64[ns]").astype(np.int64) for name in ("open", "close"))
