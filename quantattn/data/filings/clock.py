@@ -1,13 +1,15 @@
 """When a filing was accepted and when it became public: New York wall clock → nanoseconds UTC.
 
 EDGAR stamps acceptance in New York time with no offset (`<ACCEPTANCE-DATETIME>20250415163025`). A filing accepted
-after 17:30 is disseminated on the next business day; one accepted by 17:30 of a business day counts as public at
-the moment of acceptance. A business day here is a day on which the New York Stock Exchange trades and the federal
-government works: EDGAR keeps federal holidays (Columbus Day, Veterans Day) on which the exchange is open.
+after 17:30 is disseminated from 06:00 of the next business day; one accepted between 06:00 and 17:30 of a business day
+counts as public at the moment of acceptance. A business day here is a day on which the New York Stock Exchange trades
+and the federal government works: EDGAR keeps federal holidays (Columbus Day, Veterans Day) on which the exchange is
+open.
 """
 
 from __future__ import annotations
 
+import warnings
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -84,14 +86,14 @@ def latest_acceptance_ns(filing_date: date) -> int:
 
 def public_ns(accepted_ns: int) -> int:
     """Nanoseconds UTC at which a filing accepted at `accepted_ns` counts as public (the 17:30 rule above)."""
-    local = (_EPOCH + timedelta(microseconds=accepted_ns // 1_000)).astimezone(NEW_YORK)
-    if is_business_day(local.date()) and local.time() <= CUT_OFF and accepted_ns % 1_000 == 0:
-        return accepted_ns
+    local = (_EPOCH + timedelta(seconds=accepted_ns // 10**9)).astimezone(NEW_YORK)
     day = local.date()
-    if local.time() > CUT_OFF or not is_business_day(day):
+    cut_off = new_york_ns(datetime.combine(day, CUT_OFF))
+    if is_business_day(day) and accepted_ns <= cut_off:
+        return max(accepted_ns, new_york_ns(datetime.combine(day, OPENING)))
+    day += timedelta(days=1)
+    while not is_business_day(day):
         day += timedelta(days=1)
-        while not is_business_day(day):
-            day += timedelta(days=1)
     return new_york_ns(datetime.combine(day, OPENING))
 
 
@@ -144,7 +146,10 @@ def new_york_sessions() -> Sessions:
     """Sessions of the New York Stock Exchange over the years FIRST_YEAR … LAST_YEAR, ascending."""
     first = to_ns(datetime(FIRST_YEAR, 1, 2, tzinfo=UTC))
     last = to_ns(datetime(LAST_YEAR, 12, 30, tzinfo=UTC))
-    return exchange_sessions("XNYS", first, last)
+    with warnings.catch_warnings():
+        # exchange-calendars 4.13 under pandas 3.1 reads its own columns in a way that pandas 4 will change (2026-11).
+        warnings.filterwarnings("ignore", message="Series.values returning an ndarray")
+        return exchange_sessions("XNYS", first, last)
 
 
 def session_on(day: date) -> int | None:

@@ -183,8 +183,9 @@ def render(root: Any) -> tuple[str, int, dict[str, str]]:
 
 def expected_length(source: str) -> int:
     """Visible characters of HTML by a second, cruder way than the parser: cut what is not shown, cut tags, unescape."""
-    for opening, closing in (("<!--", "-->"), ("<head", "</head>"), ("<script", "</script>"), ("<style", "</style>")):
-        source = _cut(source, opening, closing)
+    source = _cut(source, "<!--", "-->")
+    for tag in ("head", "title", "script", "style", "template"):
+        source = _cut(source, f"<{tag}", f"</{tag}>")
     return _visible_length(html.unescape(_TAG.sub(" ", source)))
 
 

@@ -66,9 +66,7 @@ def read_prices(folder: str | Path) -> Prices:
             raise ValueError(f"{file.name}: {error}") from None
         for ticker in table["entity"].unique().sort():
             if ticker in origin:
-                raise ValueError(
-                    f"{ticker} has prices in {origin[ticker]} and {file.name}; give one of them"
-                )
+                raise ValueError(f"{ticker} has prices in {origin[ticker]} and {file.name}; give one of them")
             origin[ticker], adjusted[ticker] = file.name, flag
         tables.append(table)
     return Prices(pl.concat(tables).sort("entity", "date"), adjusted, origin)

@@ -425,7 +425,7 @@ def _row(number: int, read: _Read) -> tuple[object, ...]:
 
 def _notes(table: pl.DataFrame) -> tuple[str, ...]:
     notes = [
-        "accepted by 17:30 New York of a business day counts as public at once, later as public at 06:00 New York of "
+        "accepted from 06:00 to 17:30 New York of a business day counts as public at once, later as public at 06:00 of "
         "the next business day (exchange open and no federal holiday)"
     ]
     dates = table.filter((pl.col("status") == OK) & pl.col("time_source").str.ends_with("filing date")).height
