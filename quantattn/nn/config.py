@@ -60,7 +60,7 @@ class EncoderConfig:
         dropout: probability of zeroing an entry of a residual branch while training.
         norm_eps: ε of every RMS norm.
         gradient_checkpointing: keep block inputs only and recompute the rest in backward.
-        compile: run the encoder through `torch.compile(fullgraph=True)`.
+        compile: run the encoder through `torch.compile`; one graph on a GPU, on a CPU the parts between attentions.
         attention_backend: handed to `attention(backend=…)`.
 
     Raises:

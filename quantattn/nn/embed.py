@@ -56,7 +56,8 @@ class Embedding(nn.Module):
             for name, table in zip(self.names, self.tables, strict=True)
         ]
         if self.project is not None:
-            terms.append(self.project(self._features(torch.stack([fields[name] for name in self.values], dim=-1))))
+            given = torch.stack([fields[name] for name in self.values], dim=-1)  # (T, V)
+            terms.append(self.project(self._features(given.to(self.project.weight.dtype))))
         total = terms[0]
         for term in terms[1:]:
             total = total + term
@@ -64,7 +65,7 @@ class Embedding(nn.Module):
 
     def _features(self, given: Tensor) -> Tensor:
         missing = torch.isnan(given)
-        value = given.masked_fill(missing, 0.0)  # (T, V)
+        value = given.masked_fill(missing, 0.0)
         features = [value, missing.to(value.dtype)]
         if self.frequencies is not None:
             angle = (2 * math.pi * value[..., None] * self.frequencies).flatten(-2)  # (T, V · frequencies)

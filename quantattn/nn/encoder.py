@@ -17,6 +17,9 @@ from quantattn.nn.embed import Embedding
 from quantattn.nn.norm import RMSNorm
 from quantattn.nn.rotary import rotary_table, rotate
 
+# On the CPU the backends walk over the sequences in Python: a compiled graph is left there and entered again after.
+_attention_outside_graphs = torch.compiler.disable(attention)  # type: ignore[no-untyped-call]
+
 
 class _Rotation(NamedTuple):
     cos: Tensor  # (T, 1, D / 2)
@@ -44,7 +47,8 @@ class SelfAttention(nn.Module):
             q, k = torch.split(turned, [self.heads, self.kv_heads], dim=1)
             turned = torch.cat([self.norm_q(q), self.norm_k(k)], dim=1)
         q, k = torch.split(rotate(turned, *rotation), [self.heads, self.kv_heads], dim=1)
-        out = attention(q, k, v, cu_seqlens, mask=self.mask, backend=self.backend).out  # (T, H, D)
+        attend = attention if q.is_cuda else _attention_outside_graphs
+        out = attend(q, k, v, cu_seqlens, mask=self.mask, backend=self.backend).out  # (T, H, D)
         return self.project_out(out.flatten(1))  # type: ignore[no-any-return]
 
 
@@ -118,7 +122,7 @@ class Encoder(nn.Module):
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.reset_parameters()
         if config.compile:
-            self.compile(fullgraph=True, dynamic=True)
+            self.compile(dynamic=True)
 
     def reset_parameters(self) -> None:
         """Draw the parameters from torch's global generator.

@@ -122,17 +122,20 @@ def _manifest(where: Path, raw: bytes, names: set[str]) -> tuple[str, dict[str, 
 
 
 def _read(path: Path, limit: int) -> bytes:
-    # Neither a link nor a pipe: the file itself must be here, and opening it must not wait for anybody.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) if not path.is_symlink() else -1
-    if descriptor < 0:
+    if path.is_symlink():
         raise ValueError(f"{path} must be a regular file, it is a link")
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    # A pipe must not make the reader wait, and a link that appears in this moment must not be followed.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path} must be a regular file")
         if status.st_size > limit:
             raise ValueError(f"{path} has {status.st_size} bytes, more than the {limit} that are read")
-        return file.read(status.st_size)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(status.st_size)
+    finally:
+        os.close(descriptor)
 
 
 def _write(path: Path, content: bytes) -> None:

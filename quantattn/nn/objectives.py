@@ -132,7 +132,8 @@ class MaskedEvents:
 
     At round(rate · T) tokens of the batch every field to be predicted gets the code `MASKED` and every float field
     becomes missing; the loss is the mean over fields of the mean cross-entropy, in nats, at those tokens. Event times
-    stay visible. Which tokens are hidden is a function of (seed, step, T) alone, on every device.
+    stay visible. Which tokens are hidden is a function of (seed, step, T) alone, on every device; a call without a step
+    draws them from torch's global CPU generator, as dropout does.
 
     Attributes:
         rate: share of tokens that are hidden, in (0, 1].
@@ -155,24 +156,20 @@ class MaskedEvents:
         return {"events": EventsConfig(self.fields or tuple(encoder.codes))}
 
     def __call__(self, model: Model, batch: PackedBatch, *, step: int | None = None) -> Loss:
-        """Logs: loss, nll_<field>, count (tokens hidden).
-
-        Raises:
-            ValueError: no step was given; the same tokens would be hidden for ever.
-        """
-        if step is None:
-            raise ValueError("masked events are drawn anew each step: pass step=, the number of the training step")
+        """Logs: loss, nll_<field>, count (tokens hidden)."""
         head = _events_head(model)
         rows = self.rows(batch.n_tokens, step).to(batch.time.device, non_blocking=True)
         hidden = model.encoder(self.hide(batch, rows, head.config.fields, model.encoder.config.values))
         targets = {name: batch.fields[name][rows] for name in head.config.fields}
         return _mean_nll(head, hidden[rows], targets, rows.new_tensor(rows.shape[0]))
 
-    def rows(self, n_tokens: int, step: int) -> Tensor:
+    def rows(self, n_tokens: int, step: int | None) -> Tensor:
         """(R,) ascending int64 rows to hide, on the CPU; at least one when there are tokens."""
         count = max(1, round(self.rate * n_tokens)) if n_tokens else 0
-        digest = hashlib.sha256(f"masked events, seed {self.seed}, step {step}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+        generator = None
+        if step is not None:
+            digest = hashlib.sha256(f"masked events, seed {self.seed}, step {step}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
         return torch.randperm(n_tokens, generator=generator)[:count].sort().values
 
     @staticmethod
