@@ -105,10 +105,11 @@ def _dense(
 ) -> tuple[Tensor, Tensor]:
     """One sequence: q (H, Nq, D), k, v (H, Nk, D), bias broadcastable to (H, Nq, Nk) → out (H, Nq, D), lse (H, Nq)."""
     seen = mask.visible(q.shape[1], k.shape[1], device=q.device)
+    if bias is not None:
+        seen = seen & (bias != -torch.inf)
     scores = seen_scores(q, k, seen) * scale  # (H, Nq, Nk)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-        seen = seen & (bias != -torch.inf)
     sees = seen.any(dim=-1, keepdim=True)
     # A row without keys gets finite scores, so that softmax and logsumexp have a gradient there to multiply by nothing.
     scores = scores.where(seen, -torch.inf).where(sees, 0)

@@ -155,7 +155,8 @@ def run(backend: Backend, problem: Problem, *, backward: bool = True) -> dict[st
     results = {"out": out.detach(), "lse": lse.detach()}
     if backward:
         outputs, seeds = ([out], [p.do]) if p.dlse is None else ([out, lse], [p.do, p.dlse.to(lse.dtype)])
-        results |= dict(zip(leaves, torch.autograd.grad(outputs, list(leaves.values()), seeds), strict=True))
+        gradients = torch.autograd.grad(outputs, list(leaves.values()), seeds, materialize_grads=True)
+        results |= dict(zip(leaves, gradients, strict=True))
     return results
 
 
