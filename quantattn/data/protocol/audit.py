@@ -178,7 +178,7 @@ class _Facts:
 
     def where(self, row: int) -> str:
         """Names a row so that somebody can find it."""
-        return f"row {row} ({self.entity[row]}, as of {_utc(self.as_of[row])})"
+        return f"row {row} ({self.entity[int(row)]}, as of {_utc(self.as_of[row])})"
 
 
 def _verdict(name: str, looked_at: int, bad: Int64Array, sentence: str) -> Check:
