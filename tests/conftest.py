@@ -6,8 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+
+# Without a GPU the kernels run in Triton's interpreter, which must be chosen before anybody imports triton.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Where kernels run: the GPU if there is one, else the interpreter on the CPU."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(scope="session")

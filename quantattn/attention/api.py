@@ -11,10 +11,11 @@ from quantattn.attention import ops
 from quantattn.attention.choose import choose_backend, require_backend
 from quantattn.attention.exact import exact_attention
 from quantattn.attention.mask import Mask
+from quantattn.attention.sdpa import sdpa_attention
 from quantattn.attention.state import Attended
 from quantattn.attention.tiled import tiled_attention
 
-_PLAIN = {"exact": exact_attention, "tiled": tiled_attention}
+_PLAIN = {"exact": exact_attention, "tiled": tiled_attention, "sdpa": sdpa_attention}
 
 
 def attention(

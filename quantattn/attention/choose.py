@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quantattn.attention import sdpa
 from quantattn.attention.mask import Mask
 
 BACKENDS = ("triton", "sdpa", "tiled", "exact")
@@ -72,7 +73,7 @@ def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
 
 
 def _why_not_sdpa(q: Tensor, mask: Mask, bias: Tensor | None) -> str | None:
-    return "not here yet"
+    return sdpa.supports(q, mask, bias)
 
 
 def _name(x: Tensor) -> str:

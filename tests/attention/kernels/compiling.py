@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -119,3 +121,34 @@ def assemble(built: object, capability: int) -> Compiled:
     registers = int(re.search(r"Used (\d+) registers", said)[1])
     stack, stores, loads = map(int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)", said).groups())
     return Compiled(registers, stack, stores + loads, built.metadata.shared, ptx)
+
+
+def defaults() -> list[Variant]:
+    """The default configurations: each pass, operand width, head size and architecture, causal (the larger program)."""
+    return [
+        Variant(kernel, dtype, d, capability, right=True, packed=True)
+        for capability in (80, 90, 100)
+        for dtype in ("bf16", "fp32")
+        for d in (64, 128, 256)
+        for kernel in KERNELS
+    ]
+
+
+def main() -> None:
+    """Print the table of the defaults as JSON."""
+    rows = []
+    for variant in defaults():
+        built = compile_variant(variant)
+        rows.append(
+            {
+                "kernel": variant.kernel, "dtype": variant.dtype, "d": variant.d, "capability": variant.capability,
+                "registers": built.registers, "spills": built.spills, "shared": built.shared,
+                "shared_limit": SHARED_LIMIT[variant.capability],
+                "wgmma": "wgmma" in built.ptx, "bulk_copies": "cp.async.bulk.tensor" in built.ptx,
+            }
+        )  # fmt: skip
+    json.dump(rows, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
