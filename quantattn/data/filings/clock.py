@@ -9,7 +9,6 @@ open.
 
 from __future__ import annotations
 
-import warnings
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -146,10 +145,7 @@ def new_york_sessions() -> Sessions:
     """Sessions of the New York Stock Exchange over the years FIRST_YEAR … LAST_YEAR, ascending."""
     first = to_ns(datetime(FIRST_YEAR, 1, 2, tzinfo=UTC))
     last = to_ns(datetime(LAST_YEAR, 12, 30, tzinfo=UTC))
-    with warnings.catch_warnings():
-        # exchange-calendars 4.13 under pandas 3.1 reads its own columns in a way that pandas 4 will change (2026-11).
-        warnings.filterwarnings("ignore", message="Series.values returning an ndarray")
-        return exchange_sessions("XNYS", first, last)
+    return exchange_sessions("XNYS", first, last)
 
 
 def session_on(day: date) -> int | None:

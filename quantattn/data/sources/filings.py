@@ -241,8 +241,6 @@ def _recognise(file: Path, read: _Read, options: _Options) -> tuple[_Read, str]:
     """What the file is, what its header or its index entry says, and the body of its main document."""
     content = read_bytes(file, options.max_bytes)
     read = replace(read, accession=find_accession(file.name))
-    if content[:5] == b"%PDF-" or (b"\x00" in content[:1024] and content[:2] not in (b"\xff\xfe", b"\xfe\xff")):
-        raise _SetAside(NOT_A_FILING, "binary", read)
     text = decode(content)
     if has_header(text) or is_wrapped_document(text):
         submission = parse_submission(text)
@@ -269,6 +267,8 @@ def _recognise(file: Path, read: _Read, options: _Options) -> tuple[_Read, str]:
         if main is None:
             raise ValueError(f"a header (form {read.form}) with no <DOCUMENT> after it")
         body = unwrap(main.body)
+    elif content[:5] == b"%PDF-" or "\x00" in text[:1024]:
+        raise _SetAside(NOT_A_FILING, "binary", read)
     elif is_html(text):
         read, body = replace(read, kind="html"), text
     elif text.lstrip()[:1] in ("{", "["):
