@@ -48,6 +48,7 @@ def exact_attention(
         out (T, H, D) in the dtype of q, lse (T, H) in float32, or float64 for float64 inputs.
     """
     dtype = _lse_dtype(q)
+    bias = None if bias is None else bias.to(dtype)
     out, lse = _packed(q.to(dtype), k.to(dtype), v.to(dtype), cu_seqlens, cu_seqlens_k, mask, bias, scale)
     return Attended(out.to(q.dtype), lse)
 

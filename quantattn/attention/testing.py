@@ -168,7 +168,8 @@ def error_budget(problem: Problem, *, backward: bool = True) -> Budget:
     """
     if problem.q.dtype == torch.float64:
         raise ValueError("the budget needs inputs below float64, in which the truth is computed; got float64")
-    truth = _by_pieces(exact_attention, problem.to(torch.float64), torch.float64, backward)
+    lifted = replace(problem.to(torch.float64), bias=None if problem.bias is None else problem.bias.double())
+    truth = _by_pieces(exact_attention, lifted, torch.float64, backward)
     standard = _by_pieces(standard_attention, problem, problem.q.dtype, backward)
     losses, allowed = {name: _errors(standard[name], value) for name, value in truth.items()}, {}
     if backward and problem.q.dtype == torch.float32:
@@ -226,6 +227,7 @@ def random_problem(
         device: where the problem stands.
         label: carried along.
     """
+    wide = torch.promote_types(dtype, torch.float32)  # of bias and dlse
     lengths_k = lengths if lengths_k is None else lengths_k
     heads_k = heads if heads_k is None else heads_k
     rng = torch.Generator().manual_seed(seed)
@@ -234,23 +236,25 @@ def random_problem(
         return torch.randn(*shape, generator=rng, dtype=torch.float64)
 
     n_q, n_k = sum(lengths), sum(lengths_k)
+    q, k, v, do = draw(n_q, heads, d), draw(n_k, heads_k, d), draw(n_k, heads_k, d), draw(n_q, heads, d)
+    by_lse = draw(n_q, heads)
     added: Tensor | None = None
     if bias == "key":
-        added = draw(1, 1, 1, max(lengths_k)).float()
+        added = draw(1, 1, 1, max(lengths_k))
     elif bias == "full":
         shape = (len(lengths), heads, max(lengths), max(lengths_k))
-        added = draw(*shape).float().masked_fill(torch.rand(*shape, generator=rng) < 0.1, -torch.inf)
+        added = draw(*shape).masked_fill(torch.rand(*shape, generator=rng) < 0.1, -torch.inf)
     return Problem(
-        q=draw(n_q, heads, d),
-        k=draw(n_k, heads_k, d),
-        v=draw(n_k, heads_k, d),
+        q=q,
+        k=k,
+        v=v,
         cu_seqlens=_offsets(lengths),
         cu_seqlens_k=_offsets(lengths_k),
         mask=mask or Mask(),
-        bias=added,
+        bias=None if added is None else added.to(wide),
         scale=d**-0.5,
-        do=draw(n_q, heads, d),
-        dlse=draw(n_q, heads).float() if dlse else None,
+        do=do,
+        dlse=by_lse.to(wide) if dlse else None,
         label=label,
     ).to(dtype, device)
 
