@@ -42,9 +42,9 @@ def usage() -> str:
             *lines,
             "",
             "`quantattn COMMAND --help` says what a command takes. train, score, bench and sweep take Hydra overrides,",
-            "such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done, 1 a check or a",
-            "run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM after saving. QUANTATTN_DEBUG=1 shows",
-            "tracebacks.",
+            "such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done, 1 a check or",
+            "a run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM after saving. QUANTATTN_DEBUG=1",
+            "shows tracebacks.",
         ]
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -14,21 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from quantattn.batch import PackedBatch
+from quantattn.nn import Model, Objective
 
-
-class Scored(Protocol):
-    """What an objective returns: the loss to minimise, and figures to write down."""
-
-    @property
-    def loss(self) -> Tensor:
-        """Scalar."""
-
-    @property
-    def logs(self) -> Mapping[str, Any]:
-        """Scalars by name."""
-
-
-Objective = Callable[[nn.Module, PackedBatch], Scored]
 OptimizerFactory = Callable[[Iterable[dict[str, Any]]], Optimizer]
 
 
@@ -104,7 +91,7 @@ class Training(LightningModule):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         objective: Objective,
         *,
         optimizer: OptimizerFactory,
@@ -138,7 +125,7 @@ class Training(LightningModule):
         Raises:
             LossError: it is NaN or infinite. The weights are those of the last good step.
         """
-        scored = self.objective(self.model, batch)
+        scored = self.objective(self.model, batch, step=batch_idx)
         if not math.isfinite(value := float(scored.loss.detach())):
             raise LossError(
                 f"the loss became {value} at step {self.global_step} (batch of {batch.n_sequences} sequences, "
@@ -153,10 +140,11 @@ class Training(LightningModule):
         self.log("train/lr", optimizer.param_groups[0]["lr"], batch_size=1)
 
     def validation_step(self, batch: PackedBatch, batch_idx: int) -> None:
-        """Log the loss and the objective's own figures, averaged over the validation set by their counts."""
-        scored = self.objective(self.model, batch)
-        weight = max(len(batch.keys), 1)
+        """Log the loss and the objective's own figures, averaged over the validation set by how many terms count."""
+        # Steps of training count upwards from 0, so these draws are nobody else's.
+        scored = self.objective(self.model, batch, step=-1 - batch_idx)
+        weight = int(scored.logs["count"])
         self.log("valid/loss", scored.loss, prog_bar=True, batch_size=weight, on_epoch=True)
         for name, value in scored.logs.items():
-            if name != "loss":
-                self.log(f"valid/{name}", float(value), batch_size=weight, on_epoch=True)
+            if name not in ("loss", "count"):
+                self.log(f"valid/{name}", value.float(), batch_size=weight, on_epoch=True)

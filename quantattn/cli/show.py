@@ -1,0 +1,86 @@
+"""What a person sees while a run goes on and when it ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table as RichTable
+
+from quantattn.evaluate import Table, verdict
+from quantattn.learn.fit import Progress
+
+SHOWN = ("log_loss", "macro_f1", "mcc", "balanced_accuracy", "brier", "ece", "mse", "mae", "r2", "rank_ic")
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Callable[[Progress], None]]:
+    """A function to tell where the run stands: a bar on a terminal, a line every ten seconds elsewhere."""
+    if console.is_terminal:
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[losses]}"),
+            TextColumn("{task.fields[left]}"),
+        )
+        with Bar(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("training", total=None, losses="", left="")
+            yield lambda at: bar.update(task, completed=at.step, total=at.total, losses=losses(at), left=left(at))
+        return
+    printed = -math.inf
+
+    def line(at: Progress) -> None:
+        nonlocal printed
+        now = time.monotonic()
+        if now - printed >= SECONDS_BETWEEN_LINES or at.step == at.total:
+            printed = now
+            console.print(f"step {at.step}/{at.total}  {losses(at)}  {left(at)}", highlight=False)
+
+    yield line
+
+
+def losses(at: Progress) -> str:
+    """The latest losses."""
+    valid = "" if at.valid_loss is None else f"  valid {at.valid_loss:.4f}"
+    return f"loss {at.train_loss:.4f}{valid}"
+
+
+def left(at: Progress) -> str:
+    """The time left, as minutes and seconds."""
+    seconds = at.seconds_left
+    if not math.isfinite(seconds):
+        return "time left unknown"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} left"
+
+
+def closing(console: Console, table: Table) -> None:
+    """Print the closing table, and its verdict in words."""
+    known = {metric.name for metric in table.metrics}
+    names = [name for name in SHOWN if name in known] or [metric.name for metric in table.metrics]
+    titles = {metric.name: metric.title for metric in table.metrics}
+    drawn = RichTable(title=f"{table.decisions:,} test decisions, {table.level:.0%} intervals", title_justify="left")
+    drawn.add_column("")
+    for name in names:
+        drawn.add_column(titles[name].split(" (")[0], justify="right")
+    for row in table.rows:
+        cells = []
+        for name in names:
+            figure = row.figures.get(name)
+            if figure is None:
+                cells.append("–")
+                continue
+            between = "" if figure.low is None or figure.high is None else f"\n{figure.low:.3f} … {figure.high:.3f}"
+            cells.append(f"{figure.value:.4f}{between}")
+        drawn.add_row(row.method, *cells, style="bold" if row.role == "model" else None)
+    console.print(drawn)
+    words = verdict(table)
+    console.print(f"{words.headline} {words.better}", highlight=False)
+    console.print(words.sure, highlight=False)

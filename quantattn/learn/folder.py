@@ -1,0 +1,124 @@
+"""The run folder: what was asked, where it ran, on what, and what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from quantattn.learn.fit import resume_point
+
+_SECRET = {"password", "passwd", "secret", "token", "credential", "credentials", "apikey", "auth"}
+_PACKAGES = ("torch", "triton", "lightning", "polars", "numpy", "scipy", "hydra-core", "tokenizers", "safetensors")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` beside `path`, flush it to the disk, and put it in its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON; NaN and infinities, which JSON lacks, become null."""
+    write_text(path, json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return value
+
+
+def redact(settings: Any, key: str = "") -> Any:
+    """The settings with every value under a name like password, token or api_key, and in URLs, replaced by "***"."""
+    if isinstance(settings, Mapping):
+        return {name: redact(value, str(name)) for name, value in settings.items()}
+    if isinstance(settings, (list, tuple)):
+        return [redact(value, key) for value in settings]
+    words = re.split(r"[_\-.]", key.lower())
+    secret = bool(_SECRET & set(words)) or key.lower().endswith(("api_key", "access_key", "private_key"))
+    if secret and settings not in (None, ""):
+        return "***"
+    if isinstance(settings, str):
+        return re.sub(r"://[^/@\s]+@", "://***@", settings)
+    return settings
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and source state of this process, as plain values."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_threads": torch.get_num_threads(),
+        "gpu": device,
+        "packages": versions,
+        "commit": commit(),
+        "argv": [redact(argument, argument.split("=")[0]) for argument in sys.argv[1:]],
+    }
+
+
+def commit() -> str:
+    """The commit of the checkout that this package lies in, "+changes" when it differs; "unknown" outside of one."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return "unknown"
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        head = git("rev-parse", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return (head + ("+changes" if changed else "")) or "unknown"
+
+
+def claim(folder: Path, ckpt_path: str | None) -> Path | None:
+    """Make `folder` ready for a run and return the checkpoint that the run goes on from, if any.
+
+    Raises:
+        ValueError: the folder holds another run already, or the checkpoint asked for does not exist.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    standing = resume_point(folder)
+    if ckpt_path == "auto":
+        return standing
+    if standing is not None or (folder / "metrics.csv").exists():
+        if ckpt_path is None or Path(ckpt_path).resolve() != (standing or folder).resolve():
+            raise ValueError(f"{folder} holds a run already; ckpt_path=auto goes on with it, or name another folder")
+        return standing
+    if ckpt_path is None:
+        return None
+    path = Path(ckpt_path)
+    if path.is_dir() and (found := resume_point(path)) is not None:
+        return found
+    if not path.is_file():
+        raise ValueError(f"ckpt_path={ckpt_path}: there is no such checkpoint; auto, a .ckpt file or a run folder is")
+    return path

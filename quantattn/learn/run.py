@@ -1,0 +1,217 @@
+"""One run from prepared data to a model folder, a closing table and a report."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import Logger
+
+from quantattn.data.prepared import Prepared
+from quantattn.evaluate import Table, write_report
+from quantattn.learn.checkpoint import read_checkpoint
+from quantattn.learn.closing import TARGET, Story, close, figures_of
+from quantattn.learn.datamodule import PlannedLoader, PreparedData, epoch_batches
+from quantattn.learn.fit import Fitted, Progress, TrainerSettings, fit
+from quantattn.learn.folder import commit, environment, write_json
+from quantattn.learn.history import curves
+from quantattn.learn.module import OptimizerFactory, Schedule, Training
+from quantattn.learn.predict import predict
+from quantattn.nn import Encoder, EncoderConfig, Model, Objective, Regression, save_pretrained
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run is made of beside its data and its model.
+
+    Attributes:
+        title: for the report.
+        question: one sentence: what is predicted, for what, from what.
+        max_tokens: budget of tokens a batch.
+        seed: of initial weights, order, dropout and masking.
+        trainer: how it is trained.
+        train: whether to train; otherwise the weights of `resume` are evaluated.
+        test: whether to look at the test rows.
+        described: name → value, for the report.
+        card: plain values to keep in the model's folder, so that scoring can prepare data the same way.
+    """
+
+    title: str
+    question: str
+    max_tokens: int
+    seed: int
+    trainer: TrainerSettings
+    train: bool
+    test: bool
+    described: Mapping[str, str]
+    card: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of a run: how training ended, the closing table if there is one, and figures by name."""
+
+    fitted: Fitted | None
+    table: Table | None
+    figures: Mapping[str, float]
+
+
+def run(
+    folder: Path,
+    prepared: Prepared,
+    encoder: EncoderConfig,
+    objective: Objective,
+    optimizer: OptimizerFactory,
+    settings: RunSettings,
+    *,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+    watch: Callable[[Progress], None] | None = None,
+    resume: Path | None = None,
+) -> Outcome:
+    """Train, keep the best weights as a model folder, and evaluate them on the test rows.
+
+    Raises:
+        LeakError: the audit of the data failed.
+        LossError: the loss became NaN or infinite.
+        ValueError: settings that do not fit the data, named in the sentence.
+    """
+    prepared.audit.require()
+    if isinstance(objective, Regression):
+        objective = standardised(objective, prepared)
+    torch.manual_seed(settings.seed)
+    model = Model(Encoder(encoder), objective.heads(encoder, prepared.classes))
+    write_json(folder / "environment.json", environment())
+    write_json(folder / "data.json", described_data(prepared))
+    total = total_steps(prepared, settings)
+    module = Training(
+        model, objective, optimizer=optimizer, schedule=schedule_of(settings.trainer, total), seed=settings.seed
+    )
+    fitted = None
+    if settings.train:
+        data = PreparedData(
+            prepared.train,
+            prepared.valid,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed,
+            batches=total * settings.trainer.accumulate,
+        )
+        fitted = fit(
+            module,
+            data,
+            folder,
+            settings.trainer,
+            total_steps=total,
+            callbacks=callbacks,
+            loggers=loggers,
+            watch=watch,
+            resume=resume,
+        )
+        if fitted.stopped:
+            return Outcome(fitted, None, {})
+    else:
+        load_weights(module, resume)
+    keep(model, folder, prepared, settings, fitted)
+    figures = {} if fitted is None else {"valid/loss": fitted.best_value, "seconds": fitted.seconds}
+    table = None
+    if settings.test:
+        device = "cuda" if settings.trainer.accelerator == "gpu" else "cpu"
+        half = torch.bfloat16 if settings.trainer.precision.startswith("bf16") else None
+        if model.decision_heads():
+            scores = predict(model, prepared.test, settings.max_tokens, device=device, autocast=half)
+            story = Story(
+                settings.title,
+                settings.question,
+                settings.described,
+                {"commit": commit()},
+                created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            )
+            table, report = close(prepared, scores, curves(folder / "metrics.csv"), story, seed=settings.seed)
+            write_report(folder / "report.html", report)
+            figures |= figures_of(table)
+        else:
+            figures["test/loss"] = mean_loss(module, prepared, settings, device)
+    write_json(folder / "metrics.json", {"figures": figures, "table": None if table is None else table.to_dict()})
+    return Outcome(fitted, table, figures)
+
+
+def standardised(objective: Regression, prepared: Prepared) -> Regression:
+    """The objective with mean and standard deviation of the training targets."""
+    values = torch.as_tensor(prepared.train.decisions.targets[TARGET], dtype=torch.float64)
+    known = values[~values.isnan()]
+    if known.numel() < 2:
+        raise ValueError(f"regression needs two training rows with a target or more, got {known.numel()}")
+    return replace(objective, mean=float(known.mean()), std=float(known.std()) or 1.0)
+
+
+def schedule_of(trainer: TrainerSettings, total: int) -> Schedule:
+    """The learning-rate schedule that the settings describe."""
+    return Schedule(total, trainer.warmup, trainer.lr_floor)
+
+
+def total_steps(prepared: Prepared, settings: RunSettings) -> int:
+    """Optimizer steps of the run: the smaller of `max_steps` and what `max_epochs` amounts to."""
+    trainer = settings.trainer
+    limits = [] if trainer.max_steps is None else [trainer.max_steps]
+    if trainer.max_epochs is not None:
+        batches = epoch_batches(prepared.train, settings.max_tokens, settings.seed, trainer.max_epochs)
+        limits.append(max(batches // trainer.accumulate, 1))
+    return min(limits)
+
+
+def load_weights(module: Training, checkpoint: Path | None) -> None:
+    """Put the weights of a checkpoint into the module."""
+    if checkpoint is None:
+        raise ValueError("train=false evaluates a checkpoint, but ckpt_path names none that exists")
+    best = checkpoint.with_name("best.ckpt")
+    module.load_state_dict(read_checkpoint(best if best.is_file() else checkpoint)["state_dict"])
+
+
+def keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, fitted: Fitted | None) -> None:
+    """Write the model folder."""
+    lines = [
+        f"# {settings.title}",
+        "",
+        settings.question,
+        "",
+        f"- trained on {len(prepared.train.decisions):,} decisions, chosen on {len(prepared.valid.decisions):,}",
+        f"- data: {json.dumps(dict(prepared.hashes), sort_keys=True)}",
+    ]
+    if fitted is not None:
+        lines.append(f"- best validation loss {fitted.best_value:.5f} at step {fitted.best_step}")
+    save_pretrained(
+        model.cpu(),
+        folder / "model",
+        vocabulary_json=prepared.vocabulary_json,
+        card="\n".join(lines) + "\n",
+        extra=settings.card,
+    )
+
+
+def described_data(prepared: Prepared) -> dict[str, Any]:
+    """Counts, hashes and audit of the data, as plain values."""
+    return {
+        "counts": dict(prepared.counts),
+        "dropped": dict(prepared.dropped),
+        "hashes": dict(prepared.hashes),
+        "audit": prepared.audit.as_dict(),
+    }
+
+
+def mean_loss(module: Training, prepared: Prepared, settings: RunSettings, device: str) -> float:
+    """The objective's loss over the test sequences, in its own unit."""
+    module = module.to(device).eval()
+    loader = PlannedLoader(prepared.test, settings.max_tokens, seed=settings.seed, shuffle=False)
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for number, batch in enumerate(loader):
+            scored = module.objective(module.model, batch.to(device), step=-1 - number)
+            terms = int(scored.logs["count"])
+            total, count = total + float(scored.loss) * terms, count + terms
+    return total / max(count, 1)

@@ -1,0 +1,84 @@
+"""A run that was stopped and went on is, bit for bit, the run that was never stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from toy import train
+
+from quantattn.learn.checkpoint import read_checkpoint
+
+LAST = Path("checkpoints") / "last.ckpt"
+
+
+def stop_at(step: int):
+    return lambda at: os.kill(os.getpid(), signal.SIGTERM) if at.step == step else None
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return isinstance(b, (list, tuple)) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize(
+    ("step", "every", "accumulate"), [c for c in product((1, 3, 5), (2, 3), (1, 2)) if c not in {(1, 3, 2), (5, 2, 2)}]
+)
+def test_stop_and_resume_equals_never_stopped(tmp_path: Path, step: int, every: int, accumulate: int) -> None:
+    settings = {"validate_every": every, "accumulate": accumulate}
+    whole, _, batches = train(tmp_path / "whole", **settings)
+    first, _, before = train(tmp_path / "parts", watch=stop_at(step), **settings)
+    assert first.stopped
+    assert first.step == step
+    second, _, after = train(tmp_path / "parts", resume=tmp_path / "parts" / LAST, **settings)
+    assert not second.stopped
+    assert before + after == batches
+    assert (second.step, second.best_step, second.best_value) == (whole.step, whole.best_step, whole.best_value)
+    one, other = (read_checkpoint(tmp_path / name / LAST) for name in ("whole", "parts"))
+    for part in ("state_dict", "optimizer_states", "lr_schedulers"):
+        assert same(one[part], other[part]), part
+    assert (tmp_path / "whole" / "metrics.csv").read_text() == (tmp_path / "parts" / "metrics.csv").read_text()
+
+
+def test_a_second_stop_and_resume_is_as_good(tmp_path: Path) -> None:
+    train(tmp_path / "whole", validate_every=2)
+    train(tmp_path / "parts", validate_every=2, watch=stop_at(1))
+    train(tmp_path / "parts", validate_every=2, watch=stop_at(4), resume=tmp_path / "parts" / LAST)
+    train(tmp_path / "parts", validate_every=2, resume=tmp_path / "parts" / LAST)
+    one, other = (read_checkpoint(tmp_path / name / LAST) for name in ("whole", "parts"))
+    assert same(one["state_dict"], other["state_dict"])
+    assert (tmp_path / "whole" / "metrics.csv").read_text() == (tmp_path / "parts" / "metrics.csv").read_text()
+
+
+def test_rows_written_after_the_last_checkpoint_are_written_once(tmp_path: Path) -> None:
+    """A killed run leaves rows beyond its checkpoint; the resumed one replaces them."""
+    train(tmp_path / "whole", validate_every=3)
+
+    def die(at: object) -> None:
+        if at.step == 5:  # type: ignore[attr-defined]
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        train(tmp_path / "parts", validate_every=3, watch=die)
+    rows = (tmp_path / "parts" / "metrics.csv").read_text()
+    assert "\n4,train/loss" in rows
+    train(tmp_path / "parts", validate_every=3, resume=tmp_path / "parts" / LAST)
+    assert (tmp_path / "whole" / "metrics.csv").read_text() == (tmp_path / "parts" / "metrics.csv").read_text()
+
+
+def test_another_seed_gives_another_run(tmp_path: Path) -> None:
+    """The control: equality above is not for lack of randomness."""
+    _, one, _ = train(tmp_path / "a")
+    _, again, _ = train(tmp_path / "b")
+    _, other, _ = train(tmp_path / "c", seed=4)
+    assert same(one.state_dict(), again.state_dict())
+    assert not same(one.state_dict(), other.state_dict())
