@@ -20,7 +20,8 @@ from quantattn.data.filings.clock import new_york_sessions, parse_acceptance, pu
 from quantattn.data.filings.labels import CONSTANT, GAP, NO_PRICES_YET, NO_TICKER, PRICES_END, label_filings
 from quantattn.data.filings.prices import Prices, match_tickers, read_prices, read_tickers
 
-YFINANCE = "Price,Close,High,Low,Open,Volume\nTicker,KO,KO,KO,KO,KO\nDate,,,,,\n2024-01-02,10.5,1,1,1,7\n2024-01-03,11,1,1,1,7\n"
+YFINANCE = "Price,Close,High,Low,Open,Volume\nTicker,KO,KO,KO,KO,KO\nDate,,,,,\n"
+YFINANCE += "2024-01-02,10.5,1,1,1,7\n2024-01-03,11,1,1,1,7\n"
 
 
 def rows(prices: Prices) -> list[tuple[str, str, float]]:
