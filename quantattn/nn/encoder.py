@@ -16,18 +16,23 @@ from quantattn.nn.config import EncoderConfig
 from quantattn.nn.embed import Embedding
 from quantattn.nn.norm import RMSNorm
 from quantattn.nn.rotary import rotary_table, rotate
+from quantattn.nn.rows import offsets_of_decisions
 
 # On the CPU the backends walk over the sequences in Python: a compiled graph is left there and entered again after.
 _attention_outside_graphs = torch.compiler.disable(attention)  # type: ignore[no-untyped-call]
 
 
 class _Rotation(NamedTuple):
-    cos: Tensor  # (T, 1, D / 2)
+    cos: Tensor  # (T, 1, D)
     sin: Tensor
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of a packed batch over itself, with rotary positions; (T, C) → (T, C)."""
+    """Multi-head attention of a packed batch over itself, with rotary positions; (T, C) → (T, C).
+
+    Given `rows` (Q,), ascending, it answers for those alone, (Q, C). Under a bidirectional encoder each of them must be
+    the last row of its sequence.
+    """
 
     def __init__(self, config: EncoderConfig, local: bool) -> None:
         super().__init__()
@@ -36,20 +41,42 @@ class SelfAttention(nn.Module):
         self.mask = layer_mask(config, local)
         self.project_in = nn.Linear(config.width, (self.heads + 2 * self.kv_heads) * self.size, bias=False)
         self.project_out = nn.Linear(config.width, config.width, bias=False)
-        self.norm_q = RMSNorm(self.size, config.norm_eps) if config.qk_norm else None
-        self.norm_k = RMSNorm(self.size, config.norm_eps) if config.qk_norm else None
+        self.norm_q = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.norm_k = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation) -> Tensor:
-        """One projection makes q, k and v of every head; the dtype of attention is the one that it gives."""
-        qkv = self.project_in(x).unflatten(-1, (-1, self.size))  # (T, H + 2 Hkv, D)
+    def forward(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None = None) -> Tensor:
+        """The dtype of attention is that of the projections, so it follows autocast."""
+        if rows is not None and self.mask == Mask():
+            out = self._last_rows(x, cu_seqlens, rotation, rows)
+        else:
+            out = self._all_rows(x, cu_seqlens, rotation)
+            out = out if rows is None else out[rows]
+        return self.project_out(out.flatten(1))  # type: ignore[no-any-return]
+
+    def _all_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation) -> Tensor:
+        """(T, H, D), with q, k and v of every head from one product."""
+        qkv = self._by_head(self.project_in(x))  # (T, H + 2 Hkv, D)
         turned, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=1)
-        if self.norm_q is not None and self.norm_k is not None:
+        if isinstance(self.norm_q, RMSNorm):
             q, k = torch.split(turned, [self.heads, self.kv_heads], dim=1)
             turned = torch.cat([self.norm_q(q), self.norm_k(k)], dim=1)
         q, k = torch.split(rotate(turned, *rotation), [self.heads, self.kv_heads], dim=1)
+        return self._attend(q, k, v, cu_seqlens, cu_seqlens)
+
+    def _last_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor) -> Tensor:
+        """(Q, H, D): the last row of a sequence sees all of it, so few queries over all keys are the same function."""
+        in_q, in_kv = torch.split(self.project_in.weight, [self.heads * self.size, 2 * self.kv_heads * self.size])
+        q = self._by_head(functional.linear(x[rows], in_q))
+        k, v = torch.split(self._by_head(functional.linear(x, in_kv)), self.kv_heads, dim=1)
+        q = rotate(self.norm_q(q), rotation.cos[rows], rotation.sin[rows])
+        return self._attend(q, rotate(self.norm_k(k), *rotation), v, offsets_of_decisions(rows, cu_seqlens), cu_seqlens)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], x.shape[1] // self.size, self.size)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor) -> Tensor:
         attend = attention if q.is_cuda else _attention_outside_graphs
-        out = attend(q, k, v, cu_seqlens, mask=self.mask, backend=self.backend).out  # (T, H, D)
-        return self.project_out(out.flatten(1))  # type: ignore[no-any-return]
+        return attend(q, k, v, cu_q, cu_k, mask=self.mask, backend=self.backend).out
 
 
 class FeedForward(nn.Module):
@@ -78,9 +105,10 @@ class Block(nn.Module):
         self.norm_feed_forward = RMSNorm(config.width, config.norm_eps)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation) -> Tensor:
-        """(T, C) → (T, C)."""
-        x = x + self._drop(self.attention(self.norm_attention(x), cu_seqlens, rotation))
+    def forward(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None = None) -> Tensor:
+        """(T, C) → (T, C), or (Q, C) for the given rows."""
+        branch = self._drop(self.attention(self.norm_attention(x), cu_seqlens, rotation, rows))
+        x = branch + (x if rows is None else x[rows])
         return x + self._drop(self.feed_forward(self.norm_feed_forward(x)))
 
     def _drop(self, branch: Tensor) -> Tensor:
@@ -139,8 +167,12 @@ class Encoder(nn.Module):
                 nn.init.ones_(module.weight)
         nn.init.ones_(self.norm.weight)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
+    def forward(self, batch: PackedBatch, at_decisions: bool = False) -> Tensor:
         """(T, C) hidden states of a batch, after the final norm.
+
+        With `at_decisions`, only the rows `batch.positions`, (Q, C): the last block is computed for those alone, which
+        is nearly half of the work of two layers. A bidirectional encoder then needs every decision at the end of its
+        sequence (`check_decisions`).
 
         Raises:
             ValueError: the batch lacks a field, or has it in another kind.
@@ -151,12 +183,10 @@ class Encoder(nn.Module):
         if config.local_window is not None and config.local_rotary_base is not None:
             local = _Rotation(*rotary_table(config, config.local_rotary_base, batch.time, cu_seqlens))
         save_memory = config.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        for block in self.blocks:
-            rotation = local if block.local else wide
-            if save_memory:
-                x = checkpoint(block, x, cu_seqlens, rotation, use_reentrant=False)
-            else:
-                x = block(x, cu_seqlens, rotation)
+        for i, block in enumerate(self.blocks):
+            rows = batch.positions if at_decisions and i == len(self.blocks) - 1 else None
+            arguments = (x, cu_seqlens, local if block.local else wide, rows)
+            x = checkpoint(block, *arguments, use_reentrant=False) if save_memory else block(*arguments)
         return self.norm(x)  # type: ignore[no-any-return]
 
 

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from quantattn.attention import Mask, attention
 from quantattn.batch import IGNORE, PackedBatch
 from quantattn.nn.config import EncoderConfig
+from quantattn.nn.rows import offsets_of_decisions
 
 POOLINGS = ("last", "mean", "attention")
 
@@ -105,8 +106,7 @@ class Pooling(nn.Module):
             out = attention(queries, key, value, batch.cu_seqlens, mask=Mask(causal=True), backend=self.backend).out
             return out.flatten(1)[batch.positions]
         queries = query.expand(batch.positions.shape[0], *self.shape)
-        # Rows are ascending, so the decisions of sequence n are a stretch as well: decisions before its first token.
-        cu_queries = torch.searchsorted(batch.positions, batch.cu_seqlens.long()).to(batch.cu_seqlens.dtype)
+        cu_queries = offsets_of_decisions(batch.positions, batch.cu_seqlens)
         return attention(queries, key, value, cu_queries, batch.cu_seqlens, backend=self.backend).out.flatten(1)
 
 
@@ -119,9 +119,9 @@ class ClassificationHead(nn.Module):
         self.pooling = Pooling(encoder, config.pooling)
         self.project = _zero_linear(encoder.width, len(config.classes))
 
-    def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
-        """(Q, K) float32 logits."""
-        return self.project(self.pooling(hidden, batch)).float()  # type: ignore[no-any-return]
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(Q, K) float32 logits of pooled states (Q, C)."""
+        return self.project(pooled).float()  # type: ignore[no-any-return]
 
     def scores(self, logits: Tensor) -> dict[str, Tensor]:
         """`prob` (Q, K) float32, rows sum to one."""
@@ -137,9 +137,9 @@ class RegressionHead(nn.Module):
         self.pooling = Pooling(encoder, config.pooling)
         self.project = _zero_linear(encoder.width, 1)
 
-    def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
-        """(Q,) float32, standardised."""
-        return self.project(self.pooling(hidden, batch)).float().squeeze(-1)  # type: ignore[no-any-return]
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(Q,) float32, standardised, of pooled states (Q, C)."""
+        return self.project(pooled).float().squeeze(-1)  # type: ignore[no-any-return]
 
     def scores(self, output: Tensor) -> dict[str, Tensor]:
         """`value` (Q,) float32 in the target's own unit."""

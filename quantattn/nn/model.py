@@ -75,10 +75,13 @@ class Model(nn.Module):
         Raises:
             ValueError: the batch lacks a field, or (batches on the CPU) a decision could see its own future.
         """
-        if batch.positions.device.type == "cpu":
-            check_decisions(batch, self.encoder.config)
+        heads = self.decision_heads()
+        if all(head.pooling.kind == "last" for head in heads.values()):
+            decided = self._at_decisions(batch)
+            return {name: head(decided) for name, head in heads.items()}
+        _check_on_cpu(batch, self.encoder.config)
         hidden = self.encoder(batch)
-        return {name: head(hidden, batch) for name, head in self.decision_heads().items()}
+        return {name: head(head.pooling(hidden, batch)) for name, head in heads.items()}
 
     @torch.no_grad()
     def score(self, batch: PackedBatch) -> dict[str, Tensor]:
@@ -102,10 +105,12 @@ class Model(nn.Module):
     @torch.no_grad()
     def embed(self, batch: PackedBatch) -> Tensor:
         """(Q, C) float32 hidden state at each decision, rows in the order of `batch.keys`; no gradient."""
-        if batch.positions.device.type == "cpu":
-            check_decisions(batch, self.encoder.config)
         with _evaluating(self):
-            return self.encoder(batch)[batch.positions].float()  # type: ignore[no-any-return]
+            return self._at_decisions(batch).float()
+
+    def _at_decisions(self, batch: PackedBatch) -> Tensor:
+        _check_on_cpu(batch, self.encoder.config)
+        return self.encoder(batch, at_decisions=True)  # type: ignore[no-any-return]
 
 
 def check_decisions(batch: PackedBatch, config: EncoderConfig) -> None:
@@ -124,6 +129,12 @@ def check_decisions(batch: PackedBatch, config: EncoderConfig) -> None:
             f"decision {int(batch.keys[first])} has {int(behind[first])} tokens of its sequence after it, which a "
             "bidirectional encoder would let it see; end sequences at their decision or make the encoder causal"
         )
+
+
+def _check_on_cpu(batch: PackedBatch, config: EncoderConfig) -> None:
+    # Elsewhere it would make the host wait for the device; whoever moves batches checks them first.
+    if batch.positions.device.type == "cpu":
+        check_decisions(batch, config)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from quantattn.batch import IGNORE, PackedBatch
 from quantattn.nn.config import MASKED, EncoderConfig
 from quantattn.nn.heads import ClassificationConfig, EventsConfig, EventsHead, HeadConfig, RegressionConfig
 from quantattn.nn.model import Model
-from quantattn.nn.rotary import starts_of_rows
+from quantattn.nn.rows import starts_of_rows
 
 
 class Loss(NamedTuple):

@@ -8,18 +8,9 @@ import torch
 from torch import Tensor
 
 from quantattn.nn.config import EncoderConfig
+from quantattn.nn.rows import starts_of_rows
 
 _SECONDS = 1e-9
-
-
-def starts_of_rows(cu_seqlens: Tensor, n_tokens: int) -> Tensor:
-    """(T,) int64: the first row of the sequence that each packed row belongs to.
-
-    Tensor operations only, so nothing waits for the device; sequences of length zero own no row.
-    """
-    rows = torch.arange(n_tokens, device=cu_seqlens.device)
-    sequence = torch.searchsorted(cu_seqlens[1:].long(), rows, right=True)
-    return cu_seqlens.long()[sequence]
 
 
 def position_frequencies(pairs: int, base: float, device: torch.device | str = "cpu") -> Tensor:
@@ -34,7 +25,7 @@ def time_frequencies(pairs: int, periods: tuple[float, float], device: torch.dev
 
 
 def rotary_table(config: EncoderConfig, base: float, time: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines by which queries and keys turn, each (T, 1, D / 2) float32.
+    """What `rotate` multiplies queries and keys by: (cos, cos) and (−sin, sin) of the angles, (T, 1, D) float32 each.
 
     The first pairs turn with the position within the sequence, the last `config.time_pairs` with the seconds since
     the sequence's first token. Nanoseconds are subtracted as integers and angles are formed in float64, so neither
@@ -50,13 +41,14 @@ def rotary_table(config: EncoderConfig, base: float, time: Tensor, cu_seqlens: T
         seconds = (time - time[start]).double() * _SECONDS
         angles.append(seconds[:, None] * time_frequencies(time_pairs, config.time_periods, time.device))
     angle = torch.cat(angles, dim=-1).unsqueeze(1)  # (T, 1, D / 2)
-    return angle.cos().float(), angle.sin().float()
+    cos, sin = angle.cos().float(), angle.sin().float()
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (x_i, x_{i + D/2}) of x (T, H, D) by the table's angles; the result has x's dtype."""
+    """Turn the pairs (x_i, x_{i + D/2}) of x (T, H, D) by the angles of `rotary_table`; the result has x's dtype."""
     a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
+    return torch.addcmul(x * cos, torch.cat([b, a], dim=-1), sin).to(x.dtype)
 
 
 def _steps(pairs: int, device: torch.device | str) -> Tensor:

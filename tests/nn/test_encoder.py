@@ -267,3 +267,31 @@ def test_the_configuration_survives_its_own_dictionary(tiny: Any) -> None:
     for options in VARIANTS:
         config = tiny(**options).config
         assert EncoderConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.parametrize("saving", [False, True])
+def test_states_at_decisions_are_rows_of_all_states(
+    packs: Any, tiny: Any, options: dict[str, Any], saving: bool
+) -> None:
+    places = [2, 2, 7, 16] if options.get("causal") else [4, 4, 16]
+    batch = packs.random([5, 0, 9, 3], positions=places)
+    gradients = []
+    for at_decisions in (False, True):
+        encoder = tiny(gradient_checkpointing=saving, **options).double().train()
+        states = encoder(batch, at_decisions=True) if at_decisions else encoder(batch)[batch.positions]
+        states.sin().sum().backward()
+        gradients.append([states, *(p.grad for p in encoder.parameters())])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-11)
+
+
+def test_states_at_decisions_cost_few_queries(packs: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = []
+
+    def counted(q: Tensor, *args: Any, **kwargs: Any) -> Attended:
+        rows.append(q.shape[0])
+        return real_attention(q, *args, **kwargs)
+
+    monkeypatch.setattr(encoder_module, "_attention_outside_graphs", counted)
+    tiny()(packs.random([5, 9]), at_decisions=True)
+    assert rows == [14, 2]

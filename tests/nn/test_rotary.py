@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import accumulate
 
 import pytest
 import torch
@@ -11,12 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantattn.nn.config import EncoderConfig
-from quantattn.nn.rotary import position_frequencies, rotary_table, rotate, starts_of_rows, time_frequencies
+from quantattn.nn.rotary import position_frequencies, rotary_table, rotate, time_frequencies
+from quantattn.nn.rows import offsets_of_decisions, starts_of_rows
 
 
 def table(time: torch.Tensor, starts: list[int], **options: float) -> tuple[torch.Tensor, torch.Tensor]:
     config = EncoderConfig.of_size("tiny", codes={"kind": 3}, **options)
-    return rotary_table(config, config.rotary_base, time, torch.tensor(starts, dtype=torch.int32))
+    cos, sin = rotary_table(config, config.rotary_base, time, torch.tensor(starts, dtype=torch.int32))
+    assert torch.equal(cos[..., :16], cos[..., 16:])
+    assert torch.equal(sin[..., :16], -sin[..., 16:])
+    return cos[..., 16:], sin[..., 16:]
 
 
 @settings(max_examples=50, deadline=None)
@@ -26,6 +31,16 @@ def test_starts_of_rows(lengths: list[int]) -> None:
     expected = [end - length for end, length in zip(ends, lengths, strict=True) for _ in range(length)]
     offsets = torch.tensor([0, *ends], dtype=torch.int32)
     assert starts_of_rows(offsets, sum(lengths)).tolist() == expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.booleans(), max_size=5), max_size=6))
+def test_offsets_of_decisions(decides: list[list[bool]]) -> None:
+    flat = [decision for sequence in decides for decision in sequence]
+    cu_seqlens = torch.tensor([0, *accumulate(map(len, decides))], dtype=torch.int32)
+    found = offsets_of_decisions(torch.tensor(flat, dtype=torch.bool).nonzero().flatten(), cu_seqlens)
+    assert found.dtype == torch.int32
+    assert found.tolist() == [0, *accumulate(map(sum, decides))]
 
 
 def test_positions_begin_anew_with_each_sequence() -> None:
@@ -72,12 +87,16 @@ def test_half_of_the_pairs_turn_with_time() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 1000))
 def test_products_depend_on_the_distance_alone(i: int, j: int, shift: int) -> None:
-    n = 2048
-    cos, sin = table(torch.zeros(n, dtype=torch.int64), [0, n])
+    n, config = 2048, EncoderConfig.of_size("tiny", codes={"kind": 3})
+    cos, sin = rotary_table(config, 10_000.0, torch.zeros(n, dtype=torch.int64), torch.tensor([0, n]))
     draw = torch.Generator().manual_seed(i * 1000 + j)
     q, k = torch.randn(2, 1, 1, 32, generator=draw, dtype=torch.float64).expand(-1, n, -1, -1)
     turned_q, turned_k = rotate(q, cos, sin), rotate(k, cos, sin)
     here = (turned_q[i] * turned_k[j]).sum()
     there = (turned_q[i + shift] * turned_k[j + shift]).sum()
     assert here.item() == pytest.approx(there.item(), abs=1e-5)
+    angle = torch.tensor(float(i), dtype=torch.float64)
+    a, b = q[i, 0, 0], q[i, 0, 16]
+    assert turned_q[i, 0, 0].item() == pytest.approx((a * angle.cos() - b * angle.sin()).item(), abs=1e-5)
+    assert turned_q[i, 0, 16].item() == pytest.approx((a * angle.sin() + b * angle.cos()).item(), abs=1e-5)
     assert turned_q.square().sum(-1)[i].item() == pytest.approx(q.square().sum(-1)[i].item(), rel=1e-6)
