@@ -1,0 +1,74 @@
+"""Where scores go: a Delta table that takes each shard once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arro3.core import Table
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+_MARK = "quantattn plan "
+
+
+class DeltaSink:
+    """A Delta table of scores that belongs to one plan.
+
+    Each shard is one transaction with an identifier of its own: writing it again, after a crash at any moment, changes
+    nothing, and a second writer of the same shard is refused by the table itself.
+
+    Args:
+        folder: the table; made by the first shard.
+        plan_sha: of the plan that may write here.
+
+    Raises:
+        ValueError: the folder holds the scores of another plan, or something that is no table of scores.
+    """
+
+    def __init__(self, folder: Path, plan_sha: str) -> None:
+        self.folder, self.plan_sha = folder, plan_sha
+        if not folder.exists() or not any(folder.iterdir()):
+            return
+        if not DeltaTable.is_deltatable(str(folder)):
+            raise ValueError(f"{folder} holds something that is no table of scores; name an empty folder with out=DIR")
+        found = DeltaTable(folder).metadata().description or ""
+        if not found.startswith(_MARK):
+            raise ValueError(f"{folder} is a Delta table that this library did not write; name another with out=DIR")
+        if found.removeprefix(_MARK) != plan_sha:
+            raise ValueError(
+                f"{folder} holds scores of plan {found.removeprefix(_MARK)[:12]}, this is plan {plan_sha[:12]}: the "
+                "model, the data or a setting has changed; name another folder with out=DIR"
+            )
+
+    def has(self, shard: str) -> bool:
+        """Whether the shard is in the table."""
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            return False
+        return DeltaTable(self.folder).transaction_version(f"{self.plan_sha}/{shard}") is not None
+
+    def write(self, shard: str, columns: Mapping[str, Any]) -> None:
+        """Add the rows of a shard, unless they are there already.
+
+        Args:
+            shard: its name.
+            columns: name → Arrow array, all of one length.
+
+        Raises:
+            RuntimeError: the table could not be written, or another process wrote the same shard meanwhile.
+        """
+        if self.has(shard):
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        once = Transaction(f"{self.plan_sha}/{shard}", 1)
+        try:
+            write_deltalake(
+                self.folder,
+                Table.from_pydict(dict(columns)),
+                mode="append",
+                description=f"{_MARK}{self.plan_sha}",
+                commit_properties=CommitProperties(app_transactions=[once]),
+            )
+        except DeltaError as error:
+            raise RuntimeError(f"{shard} could not be added to {self.folder}: {error}") from error

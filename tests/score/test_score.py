@@ -1,0 +1,155 @@
+"""One row a decision, once, the same whatever happened on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+from quantattn.data.pack import Decisions, SequenceSet, TokenTable
+from quantattn.nn import Encoder, Model, Outcome
+from quantattn.score import Work, make_plan, score
+from quantattn.score.sink import DeltaSink
+
+N, LENGTH = 23, 7
+CLASSES = ("down", "up")
+
+
+def work(**changes: Any) -> Work:
+    rng = np.random.default_rng(0)
+    table = TokenTable(
+        {"code": rng.integers(2, 6, N * LENGTH)},
+        np.arange(N * LENGTH, dtype=np.int64) * 10,
+        np.arange(N + 1, dtype=np.int64) * LENGTH,
+        tuple(f"E{i:02d}" for i in range(N)),
+    )
+    row = np.sort(rng.permutation(N * LENGTH)[: 3 * N]).astype(np.int64)
+    sequences = SequenceSet(table, Decisions(row), LENGTH, "each")
+    names = [table.entities[e] for e in table.entity_of(row)]
+    given = {"sequences": sequences, "as_of": table.time[row], "entity": names, "hashes": {"file": "a"}, "settings": {}}
+    return Work(**(given | changes))
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    torch.manual_seed(1)
+    encoder = Encoder("tiny", codes={"code": 6}, n_layers=1, width=8, n_heads=2, hidden=8)
+    made = Model(encoder, Outcome().heads(encoder.config, CLASSES))
+    for parameter in made.heads.parameters():
+        torch.nn.init.normal_(parameter)
+    return made
+
+
+def run(model: Model, out: Path, *, given: Work | None = None, sha: str = "m", **options: Any) -> bool:
+    given = given or work()
+    plan = make_plan(given, sha, options.pop("shard", 10))
+    return score(model, given, plan, out, classes=CLASSES, max_tokens=options.pop("max_tokens", 40), **options)
+
+
+def read(out: Path) -> pl.DataFrame:
+    return pl.read_delta(str(out)).sort("key")
+
+
+def test_one_row_a_decision_with_the_model_s_own_probabilities(model: Model, tmp_path: Path) -> None:
+    given = work()
+    assert run(model, tmp_path / "out")
+    table = read(tmp_path / "out")
+    assert table.columns == ["entity", "as_of", "key", "prob_down", "prob_up", "model_sha", "plan_sha"]
+    assert table["key"].to_list() == list(range(3 * N))
+    assert table["entity"].to_list() == list(given.entity)
+    assert table["as_of"].to_list() == given.as_of.tolist()
+    one = given.sequences.pack([17])
+    np.testing.assert_allclose(
+        table.filter(pl.col("key") == 17)["prob_up"].to_numpy(), model.score(one)["prob"][:, 1].numpy(), atol=1e-6
+    )
+
+
+def test_shards_cover_every_decision_once() -> None:
+    given = work()
+    for size in (1, 7, 10, 1000):
+        plan = make_plan(given, "m", size)
+        edges = [shard.first for shard in plan.shards] + [plan.shards[-1].last]
+        assert edges == sorted(set(edges))
+        assert (edges[0], edges[-1]) == (0, len(given.sequences))
+        assert [shard.last for shard in plan.shards] == edges[1:]
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 3])
+def test_a_stopped_job_goes_on_and_equals_one_that_was_not(model: Model, tmp_path: Path, stop_after: int) -> None:
+    run(model, tmp_path / "whole")
+    asked = iter(range(100))
+    assert not run(model, tmp_path / "parts", stop=lambda: next(asked) >= stop_after)
+    seen: list[int] = []
+    assert run(model, tmp_path / "parts", watch=lambda at: seen.append(at.found))
+    assert seen[-1] == sum(s.last - s.first for s in make_plan(work(), "m", 10).shards[:stop_after])
+    assert_frame_equal(read(tmp_path / "whole"), read(tmp_path / "parts"), check_exact=True)
+    assert run(model, tmp_path / "parts")
+    assert read(tmp_path / "parts").height == 3 * N
+
+
+def test_a_shard_that_crashed_half_way_is_written_once(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crash comes between the commit and whatever would have remembered it elsewhere."""
+    original = DeltaSink.write
+
+    def crash(self: DeltaSink, shard: str, columns: Any) -> None:
+        original(self, shard, columns)
+        if shard == "shard-000002":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeltaSink, "write", crash)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, tmp_path / "out")
+    monkeypatch.setattr(DeltaSink, "write", original)
+    assert run(model, tmp_path / "out")
+    assert read(tmp_path / "out")["key"].to_list() == list(range(3 * N))
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        (work(), {"sha": "another model"}),
+        (work(hashes={"file": "b"}), {}),
+        (work(settings={"max_seq_len": 8}), {}),
+        (work(), {"shard": 11}),
+    ],
+)
+def test_another_plan_is_refused_and_changes_nothing(
+    model: Model, tmp_path: Path, given: Work, options: dict[str, Any]
+) -> None:
+    run(model, tmp_path / "out")
+    before = read(tmp_path / "out")
+    with pytest.raises(ValueError, match=r"holds scores of plan .*; name another folder with out=DIR"):
+        run(model, tmp_path / "out", given=given, **options)
+    assert_frame_equal(before, read(tmp_path / "out"))
+
+
+def test_other_people_s_folders_are_left_alone(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="no table of scores"):
+        run(model, tmp_path)
+    pl.DataFrame({"a": [1]}).write_delta(str(tmp_path / "delta"))
+    with pytest.raises(ValueError, match="did not write"):
+        run(model, tmp_path / "delta")
+
+
+def test_batches_do_not_change_what_is_said(model: Model, tmp_path: Path) -> None:
+    run(model, tmp_path / "a", max_tokens=LENGTH)
+    run(model, tmp_path / "b", max_tokens=10_000)
+    one, other = read(tmp_path / "a"), read(tmp_path / "b")
+    np.testing.assert_allclose(one["prob_up"].to_numpy(), other["prob_up"].to_numpy(), atol=1e-6)
+
+
+def test_a_score_that_is_not_finite_is_refused(model: Model, tmp_path: Path) -> None:
+    broken = Model(model.encoder, dict(model.head_configs))
+    for parameter in broken.heads.parameters():
+        torch.nn.init.constant_(parameter, torch.nan)
+    with pytest.raises(ValueError, match="not finite for decision 0"):
+        run(broken, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
