@@ -89,13 +89,17 @@ class Example:
     merged: tuple[float, Fraction, Fraction] | None
 
     def arguments(
-        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu", d: int = 16
+        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu", d: int = 16, stretch: int = 1
     ) -> Arguments:
         """q, k, v and the rest that make a backend compute the example, scale 1.
 
         Query i of its group holds ones in its own three columns and each key holds the query's score there, in three
         parts that add up to it, so that 16-bit inputs carry scores like ln 3 to about 24 bits. The columns of v are the
         value, minus the value, and 1.
+
+        With `stretch` > 1 the queries and the keys stand that many places apart, so that they fall into different
+        tiles of an implementation whose tiles are large. Between them are queries of zeros, and keys and values of NaN
+        which the bias hides; the example's results are the rows `[::stretch]`.
 
         Raises:
             ValueError: the head size d is too small to hold the scores.
@@ -114,14 +118,21 @@ class Example:
                 k[:, head // group, first : first + _PARTS] = _in_parts(self.scores[head, i], dtype)
         v = torch.zeros(n_k, heads_k, d, dtype=torch.float64)
         v[..., 0], v[..., 1], v[..., 2] = self.values.T, -self.values.T, 1
+        bias, mask = self.bias, self.mask
+        if stretch > 1:
+            q, k, v = _apart(q, stretch, 0.0), _apart(k, stretch, torch.nan), _apart(v, stretch, torch.nan)
+            bias = torch.zeros(n_q, n_k, dtype=torch.float64) if bias is None else bias
+            bias = _apart(_apart(bias, stretch, 0.0).mT, stretch, -torch.inf).mT
+            left, right = (None if bound is None else bound * stretch for bound in (mask.left, mask.right))
+            mask = Mask(window=(left, right))
         return Arguments(
             q=q.to(device, dtype),
             k=k.to(device, dtype),
             v=v.to(device, dtype),
-            cu_seqlens=torch.tensor([0, n_q], dtype=torch.int32, device=device),
-            cu_seqlens_k=torch.tensor([0, n_k], dtype=torch.int32, device=device),
-            mask=self.mask,
-            bias=None if self.bias is None else self.bias.to(device, torch.promote_types(dtype, torch.float32)),
+            cu_seqlens=torch.tensor([0, q.shape[0]], dtype=torch.int32, device=device),
+            cu_seqlens_k=torch.tensor([0, k.shape[0]], dtype=torch.int32, device=device),
+            mask=mask,
+            bias=None if bias is None else bias.to(device, torch.promote_types(dtype, torch.float32)),
             scale=1.0,
         )
 
@@ -178,6 +189,13 @@ def _tensor(written: Any) -> Tensor:
         return [read(part) for part in entry] if isinstance(entry, list) else number(entry)
 
     return torch.tensor(read(written), dtype=torch.float64)
+
+
+def _apart(x: Tensor, stretch: int, between: float) -> Tensor:
+    """(N, …) → ((N − 1)·stretch + 1, …): the rows `stretch` places apart and `between` in the places between them."""
+    spread = torch.full(((x.shape[0] - 1) * stretch + 1, *x.shape[1:]), between, dtype=x.dtype)
+    spread[::stretch] = x
+    return spread
 
 
 def _in_parts(scores: Tensor, dtype: torch.dtype) -> Tensor:

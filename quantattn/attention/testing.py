@@ -137,10 +137,15 @@ class Row:
     ok: bool
 
 
-def run(backend: Backend, problem: Problem, *, backward: bool = True) -> dict[str, Tensor]:
-    """Results of `backend` by name: out, lse and, with `backward`, dq, dk, dv and dbias when there is a bias."""
+def run(backend: Backend, problem: Problem, *, backward: bool = True, bias_gradient: bool = True) -> dict[str, Tensor]:
+    """Results of `backend` by name: out, lse and, with `backward`, dq, dk, dv and dbias.
+
+    dbias is there when the problem has a bias, unless `bias_gradient` is False, which also leaves the bias a constant.
+    """
     p = problem
-    leaves = {"dq": p.q, "dk": p.k, "dv": p.v} | ({} if p.bias is None else {"dbias": p.bias})
+    leaves = {"dq": p.q, "dk": p.k, "dv": p.v}
+    if p.bias is not None and bias_gradient:
+        leaves["dbias"] = p.bias
     leaves = {name: x.detach().requires_grad_(backward) for name, x in leaves.items()}
     out, lse = backend(
         leaves["dq"],
@@ -149,7 +154,7 @@ def run(backend: Backend, problem: Problem, *, backward: bool = True) -> dict[st
         p.cu_seqlens,
         p.cu_seqlens_k,
         mask=p.mask,
-        bias=leaves.get("dbias"),
+        bias=leaves.get("dbias", p.bias),
         scale=p.scale,
     )
     results = {"out": out.detach(), "lse": lse.detach()}
