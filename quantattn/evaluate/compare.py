@@ -85,8 +85,16 @@ class Table:
         raise KeyError(method)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+        """Plain values for JSON; what is not finite becomes None."""
+        return dict(_plain(asdict(self)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,15 @@ def test_table_is_plain_data_and_seeded() -> None:
     assert json.loads(json.dumps(one.to_dict(), allow_nan=False))["rows"][0]["method"] == "encoder"
 
 
+def test_a_perfect_baseline_leaves_no_room_for_skill() -> None:
+    y, time, oracle, _ = forecasts(n=400)
+    table = closing_table(y, time, None, oracle, {"told": np.eye(3)[y]}, oracle)
+    assert np.isnan(table.skill.value)
+    assert (table.skill.low, table.gap_closed) == (None, None)
+    assert table.difference["log_loss"].value > 0
+    assert json.loads(json.dumps(table.to_dict(), allow_nan=False))["skill"]["value"] is None
+
+
 def test_one_block_gives_figures_without_intervals() -> None:
     y, time, oracle, baselines = forecasts(n=50)
     table = closing_table(y, time, Blocks(np.zeros(50, dtype=np.int64), "day", 1), oracle, baselines)

@@ -77,9 +77,13 @@ def test_first_screen_answers_the_three_questions(browser: Any, page: Path) -> N
 def test_dark_and_light_differ_and_print_is_light(browser: Any, page: Path) -> None:
     backgrounds = {}
     for name, dark, media in (("light", False, "screen"), ("dark", True, "screen"), ("print", True, "print")):
-        browser.open(page, dark=dark, media=media)
+        browser.open(page, width=718, dark=dark, media=media)  # A4 less its margins
         backgrounds[name] = browser.run("getComputedStyle(document.body).backgroundColor")
     assert backgrounds["dark"] != backgrounds["light"] == backgrounds["print"]
+    right = browser.run(
+        "Math.max(...[...document.querySelectorAll('main *')].map(n => n.getBoundingClientRect().right))"
+    )
+    assert right <= 718
     sheet = base64.b64decode(browser.call("Page.printToPDF", printBackground=True)["data"])
     assert sheet.startswith(b"%PDF")
 

@@ -29,7 +29,7 @@ from quantattn.evaluate.drawing import draw
 from quantattn.evaluate.figures import confusion_figure, loss_figure
 from quantattn.evaluate.report import cells
 
-HOSTILE = "</title></text><script>alert(1)</script><img src=x onerror=alert(2)>\"' $\\frac{ {{ 7*7 }} _x é"
+HOSTILE = "</title></text><script>alert(1)</script><img src=x onerror=alert(2)>\"' $\\frac{$ {{ 7*7 }} _x é"
 
 
 class Tags(HTMLParser):
