@@ -1,0 +1,102 @@
+"""The encoder under torch.compile: one graph where attention is an operator, equal results everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from quantattn.attention import Attended, Mask
+from quantattn.attention import attention as real_attention
+from quantattn.nn import encoder as encoder_module
+
+# torch's own code warns while it imports its compiler and while it looks at tensors of a graph that was broken.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
+
+
+@torch.library.custom_op("quantattn_tests::attention", mutates_args=())
+def opaque(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, causal: bool, window: int) -> Tensor:
+    mask = Mask(causal, (window, window) if window >= 0 else None)
+    return real_attention(q, k, v, cu_q, cu_k, mask=mask, backend="exact").out.contiguous()
+
+
+@opaque.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, causal: bool, window: int) -> Tensor:
+    return torch.empty_like(q, memory_format=torch.contiguous_format)
+
+
+def stand_in(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *, mask: Mask, backend: str) -> Attended:
+    out = opaque(q, k, v, cu_q, cu_k, mask.causal, -1 if mask.left is None else mask.left)
+    return Attended(out, out.sum(-1))
+
+
+@pytest.fixture
+def graphs() -> Iterator[Callable[[], int]]:
+    """How many graphs were made since the test began."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield lambda: int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    torch._dynamo.reset()
+
+
+def test_nothing_but_attention_breaks_the_graph(
+    packs: Any, tiny: Any, graphs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_module, "_attention_outside_graphs", stand_in)
+    options = {"time_rotary": 0.5, "qk_norm": True, "local_window": 3, "global_every": 2, "value_frequencies": 1}
+    encoder = tiny(**options).double().requires_grad_(False)
+    compiled = torch.compile(encoder, backend="eager", fullgraph=True, dynamic=True)
+    for at_decisions in (False, True):
+        for lengths in ([5, 9], [3, 1, 8]):
+            batch = packs.random(lengths)
+            found, expected = compiled(batch, at_decisions), encoder(batch, at_decisions)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert graphs() == 2  # one for each way of asking, whatever the lengths
+
+
+def test_the_option_gives_equal_states_and_gradients(
+    packs: Any, tiny: Any, graphs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The default compiler takes most of a minute here; what the option changes is traced by a quick one as well.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    batch = packs.random([6, 11])
+    results = []
+    for compiling in (False, True):
+        encoder = tiny(n_layers=1, compile=compiling)
+        states = encoder(batch)
+        states.sin().sum().backward()
+        results.append([states, *(p.grad for p in encoder.parameters())])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+    assert graphs() >= 2  # before and after attention
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{"time_rotary": 0.5, "qk_norm": True, "local_window": 3}, {"causal": True}])
+@pytest.mark.parametrize("compiling", [False, True])
+def test_on_a_gpu_one_graph_in_bfloat16_and_nothing_waits(
+    packs: Any, tiny: Any, graphs: Any, options: dict[str, Any], compiling: bool
+) -> None:
+    encoder = tiny(attention_backend="auto", **options).cuda()
+    truth, batch = tiny(**options).double(), packs.random([60, 1, 90, 17])
+    expected = truth(batch)
+    called = torch.compile(encoder, fullgraph=True, dynamic=True) if compiling else encoder
+    moved = batch.to("cuda")
+    for attempt in range(2):  # the first one compiles
+        torch.cuda.set_sync_debug_mode("error" if attempt else "default")
+        try:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                hidden = called(moved)
+                decided = called(moved, at_decisions=True)
+                (hidden.sum() + decided.sum()).backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert hidden.dtype == torch.float32
+    torch.testing.assert_close(hidden.double().cpu(), expected, rtol=0, atol=0.15)
+    torch.testing.assert_close(decided.double().cpu(), expected[batch.positions], rtol=0, atol=0.15)
