@@ -176,11 +176,11 @@ def error_budget(problem: Problem, *, backward: bool = True) -> Budget:
     lifted = replace(problem.to(torch.float64), bias=None if problem.bias is None else problem.bias.double())
     truth = _by_pieces(exact_attention, lifted, torch.float64, backward)
     standard = _by_pieces(standard_attention, problem, problem.q.dtype, backward)
-    losses, allowed = {name: _errors(standard[name], value) for name, value in truth.items()}, {}
+    losses, allowed = {name: errors(standard[name], value) for name, value in truth.items()}, {}
     if backward and problem.q.dtype == torch.float32:
         other = _by_pieces(partial(standard_attention, from_lse=True), problem, problem.q.dtype, backward)
         for name in losses.keys() & set(GRADIENTS):
-            worst, mean = _errors(other[name], truth[name])
+            worst, mean = errors(other[name], truth[name])
             losses[name] = max(worst, losses[name][0]), max(mean, losses[name][1])
     for name, loss in losses.items():
         noise = _floor(truth[name], standard[name].dtype)
@@ -193,7 +193,7 @@ def check(results: Mapping[str, Tensor], budget: Budget) -> list[Row]:
     """One row for each result that the budget knows; `all(row.ok for row in rows)` is the verdict."""
     rows = []
     for name, value in results.items():
-        worst, mean = _errors(value, budget.truth[name])
+        worst, mean = errors(value, budget.truth[name])
         allowed, allowed_mean = budget.allowed[name]
         loss = budget.standard[name][0]
         ratio = worst / loss if loss else (0.0 if worst == 0 else torch.inf)
@@ -312,7 +312,7 @@ def _lse_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _errors(value: Tensor, truth: Tensor) -> tuple[float, float]:
+def errors(value: Tensor, truth: Tensor) -> tuple[float, float]:
     """(max, mean) of |value − truth|; 0 where both are the same infinity, infinite where value alone is not finite."""
     if truth.numel() == 0:
         return 0.0, 0.0
