@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from xml.etree import ElementTree
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from quantattn.evaluate.compare import Row, Table, decimals
 from quantattn.evaluate.drawing import Figure
 from quantattn.evaluate.metrics import Metric
+from quantattn.evaluate.page import drawn, render_page, write_page
 from quantattn.evaluate.significance import Interval
 
 Tone = Literal["better", "unclear", "worse"]
@@ -188,59 +183,17 @@ def render_report(data: ReportData) -> str:
     names = [figure.name for figure in data.figures]
     if len(set(names)) < len(names):
         raise ValueError(f"figures must have different names, got {names}")
-    for figure in data.figures:
-        _require_drawing(figure)
-    environment = Environment(
-        loader=PackageLoader("quantattn.evaluate", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    script = environment.get_template("sort.html.j2").render()
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html.j2").render(
+    return render_page(
+        "report.html.j2",
         data=data,
         verdict=verdict(data.table),
         table=data.table,
         rows=cells(data.table),
-        drawings=[(figure, Markup(figure.svg)) for figure in data.figures],
+        drawings=[(figure, drawn(figure)) for figure in data.figures],
         unit=_UNITS[data.table.block_kind][1],
-        script=Markup(script),
-        script_hash=digest,
     )
-
-
-def _require_drawing(figure: Figure) -> None:
-    """Refuse SVG that could do anything but be seen: scripts, handlers, links, foreign markup, entities."""
-    if "<!" in figure.svg:
-        raise ValueError(f"the SVG of figure {figure.name!r} holds a declaration or comment, expected elements only")
-    try:
-        root = ElementTree.fromstring(figure.svg)
-    except ElementTree.ParseError as error:
-        raise ValueError(f"the SVG of figure {figure.name!r} is not well-formed: {error}") from error
-    allowed = {"svg", "title", "desc", "g", "path", "defs", "clipPath", "rect", "text", "tspan", "use"}
-    for element in root.iter():
-        tag = element.tag.removeprefix("{http://www.w3.org/2000/svg}")
-        if tag not in allowed:
-            raise ValueError(f"the SVG of figure {figure.name!r} holds <{tag}>, expected one of {sorted(allowed)}")
-        for attribute, value in element.attrib.items():
-            name = attribute.rpartition("}")[2].lower()
-            if name.startswith("on") or (name == "href" and not value.startswith("#")) or "url(h" in value.lower():
-                raise ValueError(f"the SVG of figure {figure.name!r} holds {name}={value!r} in <{tag}>")
 
 
 def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
     """Render to `path`: written beside it, flushed, and renamed, so that a reader never sees half a page."""
-    target = Path(path)
-    page = render_report(data).encode()
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
-    return target
+    return write_page(path, render_report(data))

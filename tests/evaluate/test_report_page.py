@@ -208,7 +208,7 @@ def test_writing_replaces_whole_pages(report_data: ReportData, tmp_path: Path, m
     def fail(*_: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("quantattn.evaluate.report.os.fsync", fail)
+    monkeypatch.setattr("quantattn.evaluate.page.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         write_report(path, replace(report_data, title="other"))
     assert path.read_bytes() == before
