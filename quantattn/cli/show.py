@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,11 @@ from quantattn.learn.fit import Progress
 
 SHOWN = ("log_loss", "macro_f1", "mcc", "balanced_accuracy", "brier", "ece", "mse", "mae", "r2", "rank_ic")
 SECONDS_BETWEEN_LINES = 10.0
+
+
+def console() -> Console:
+    """A console on stdout: as wide as the terminal, or wide enough for tables, with whole sentences on one line."""
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 140)
 
 
 @contextmanager
@@ -41,7 +47,7 @@ def progress(console: Console) -> Iterator[Callable[[Progress], None]]:
         now = time.monotonic()
         if now - printed >= SECONDS_BETWEEN_LINES or at.step == at.total:
             printed = now
-            console.print(f"step {at.step}/{at.total}  {losses(at)}  {left(at)}", highlight=False)
+            console.print(f"step {at.step}/{at.total}  {losses(at)}  {left(at)}")
 
     yield line
 
@@ -82,5 +88,5 @@ def closing(console: Console, table: Table) -> None:
         drawn.add_row(row.method, *cells, style="bold" if row.role == "model" else None)
     console.print(drawn)
     words = verdict(table)
-    console.print(f"{words.headline} {words.better}", highlight=False)
-    console.print(words.sure, highlight=False)
+    console.print(f"{words.headline} {words.better}")
+    console.print(words.sure)

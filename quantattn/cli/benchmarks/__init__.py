@@ -1,0 +1,1 @@
+"""What `quantattn bench` measures: one file a benchmark, and what they share."""

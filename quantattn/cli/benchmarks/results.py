@@ -1,0 +1,76 @@
+"""Rows of a benchmark and the file that keeps them."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """One shape, implementation and pass.
+
+    Attributes:
+        impl: implementation.
+        dtype: of the operands.
+        D: head size.
+        N: tokens of a sequence.
+        batch: sequences.
+        heads: query heads.
+        mask: full, causal, or the window's bounds.
+        stage: forward, backward or both; the column is called `pass`.
+        ms: median milliseconds.
+        tflops: 10¹² floating-point operations a second, by the FlashAttention convention.
+        peak_mib: peak device memory of one call above its inputs, MiB.
+        error_ratio: worst error against float64 over that of standard attention in the same dtype.
+    """
+
+    impl: str
+    dtype: str
+    D: int
+    N: int
+    batch: int
+    heads: int
+    mask: str
+    stage: str
+    ms: float
+    tflops: float
+    peak_mib: float
+    error_ratio: float
+
+
+def write_rows(rows: Sequence[Row], folder: Path, bench: str, device: str) -> Path:
+    """Write <folder>/<bench>-<device>.csv, beside first and then renamed; every row carries commit and versions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{bench}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}.csv"
+    stamp = {
+        "commit": _commit(),
+        "torch": metadata.version("torch"),
+        "triton": metadata.version("triton"),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    beside = path.with_suffix(".csv.part")
+    with beside.open("w", newline="", encoding="utf-8") as file:
+        table = [{("pass" if name == "stage" else name): value for name, value in asdict(row).items()} for row in rows]
+        writer = csv.DictWriter(file, [*table[0], *stamp])
+        writer.writeheader()
+        writer.writerows(row | stamp for row in table)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    return path
+
+
+def _commit() -> str:
+    """Short hash of the checkout, with + when it has changes; "unknown" outside a checkout."""
+    root = Path(__file__).resolve().parents[3]
+    asked = ["git", "-C", str(root), "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else "unknown"

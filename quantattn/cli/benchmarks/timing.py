@@ -1,0 +1,69 @@
+"""Time on the device: interleaved, after a warm-up, with the cache cleared, median of many."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one call: median, and the 10th and 90th percentiles of the calls that were timed."""
+
+    median: float
+    low: float
+    high: float
+    calls: int
+
+
+def time_interleaved(calls: Mapping[str, Call], *, rounds: int, warmup: int) -> dict[str, Timing]:
+    """Time every call once a round, in turn, so that a change of the clock meets all of them.
+
+    Between calls the second-level cache is overwritten, as in a model where other layers run in between.
+    """
+    scratch = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+    for call in calls.values():
+        for _ in range(warmup):
+            call()
+    torch.cuda.synchronize()
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        events = {}
+        for name, call in calls.items():
+            scratch.zero_()
+            start, stop = event(), event()
+            start.record()
+            call()
+            stop.record()
+            events[name] = (start, stop)
+        torch.cuda.synchronize()
+        for name, (start, stop) in events.items():
+            taken[name].append(start.elapsed_time(stop))
+    return {name: _summary(values) for name, values in taken.items()}
+
+
+def event() -> torch.cuda.Event:
+    """A point on the device's time line."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _summary(values: list[float]) -> Timing:
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Timing(statistics.median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)], len(ordered))
+
+
+def peak_mib(call: Call) -> float:
+    """Peak device memory of one call above what was allocated before it, MiB."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = call()
+    torch.cuda.synchronize()
+    del result
+    return (torch.cuda.max_memory_allocated() - before) / 2**20

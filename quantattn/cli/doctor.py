@@ -1,0 +1,68 @@
+"""`quantattn doctor PATH`: what is in a folder of data, and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from quantattn.cli.errors import DONE, FAILED
+from quantattn.cli.show import console
+from quantattn.data.sources.source import Source
+
+
+def run(arguments: list[str]) -> int:
+    """Read PATH with the loader that fits it and print its account; 1 when something had to be set aside."""
+    parser = argparse.ArgumentParser("quantattn doctor", description="Say what is in a folder of data.")
+    parser.add_argument("path", type=Path, help="a folder, or a file")
+    parser.add_argument("--kind", choices=sorted(KINDS), help="what to take it for; found out by default")
+    given = parser.parse_args(arguments)
+    if not given.path.exists():
+        print(f"quantattn doctor: {given.path}: there is no such file or folder", file=sys.stderr)
+        return FAILED
+    kind = given.kind or kind_of(given.path)
+    with tempfile.TemporaryDirectory() as scratch:
+        source = KINDS[kind](given.path, Path(scratch) / "set_aside.csv")
+        return tell(console(), given.path, kind, source)
+
+
+def kind_of(path: Path) -> str:
+    """ "lobster" when there are message or order-book tables, else "filings"."""
+    files = [path] if path.is_file() else path.rglob("*")
+    names = (file.name.lower() for file in files if file.is_file())
+    tables = (name for name in names if name.endswith((".csv", ".csv.gz")))
+    return "lobster" if any("message" in name or "orderbook" in name for name in tables) else "filings"
+
+
+def _lobster(path: Path, set_aside: Path) -> Source:
+    from quantattn.data.sources.lobster import scan_lobster
+
+    return scan_lobster(path, on_bad="quarantine", set_aside=set_aside)
+
+
+def _filings(path: Path, set_aside: Path) -> Source:
+    from quantattn.data.sources.filings import scan_filings
+
+    return scan_filings(path)
+
+
+KINDS = {"lobster": _lobster, "filings": _filings}
+"""Kind of data → how it is read."""
+
+
+def tell(out: Console, path: Path, kind: str, source: Source) -> int:
+    """Print what was read and what was set aside."""
+    report = source.report
+    out.print(f"{path}: {kind}, {len(report.files)} files, {report.rows_read:,} rows read")
+    for instrument in source.instruments:
+        out.print(f"  {instrument.entity}: prices in 10^{instrument.price_exponent}, tick {instrument.tick}")
+    for note in report.notes:
+        out.print(f"  note: {note}")
+    for reason, rows in report.rows_set_aside.items():
+        out.print(f"  set aside: {rows:,} rows, {reason}")
+    if not report.rows_set_aside:
+        out.print("  nothing was set aside")
+    return FAILED if report.rows_set_aside else DONE

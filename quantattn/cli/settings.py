@@ -1,0 +1,121 @@
+"""What the yaml of a command may say, as dataclasses: unknown keys and values of another type are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from quantattn.learn.fit import TrainerSettings
+from quantattn.nn import SIZES, EncoderConfig
+
+
+@dataclass(frozen=True)
+class AttentionSettings:
+    """Which implementation computes attention."""
+
+    backend: str = "auto"
+
+
+@dataclass(frozen=True)
+class PathSettings:
+    """Where things go."""
+
+    log_dir: str
+    output_dir: str
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """An encoder: a size, and what to change about it; None leaves a setting to the size."""
+
+    size: str
+    causal: bool = False
+    qk_norm: bool | None = None
+    n_layers: int | None = None
+    width: int | None = None
+    n_heads: int | None = None
+    n_kv_heads: int | None = None
+    hidden: int | None = None
+    local_window: int | None = None
+    global_every: int | None = None
+    rotary_base: float | None = None
+    local_rotary_base: float | None = None
+    time_rotary: float | None = None
+    value_frequencies: int | None = None
+    dropout: float | None = None
+    gradient_checkpointing: bool | None = None
+    compile: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise ValueError(f"model.size must be one of {', '.join(SIZES)}, got {self.size!r}")
+        self.encoder({"kind": 9}, (), "auto")
+
+    def encoder(self, codes: Mapping[str, int], values: tuple[str, ...], backend: str) -> EncoderConfig:
+        """The encoder for data with these fields.
+
+        Raises:
+            ValueError: settings that do not go together.
+        """
+        changes = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "size"}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return EncoderConfig.of_size(self.size, codes=codes, values=values, attention_backend=backend, **given)
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where data come from and how they become sequences.
+
+    Attributes:
+        kind: "market" (order-book events) or "filings" (documents).
+        path: folder or file of the raw data; None for data that are made.
+        source: `_target_` of what reads them, with its settings.
+        prepare: settings of the preparation that belongs to the kind.
+        max_seq_len: the most tokens of a sequence.
+        max_tokens_per_batch: the most tokens of a batch.
+        shuffle_labels: permute the labels within each part, as a control: nothing may be found then.
+    """
+
+    kind: Literal["market", "filings"]
+    source: Mapping[str, Any]
+    prepare: Mapping[str, Any]
+    max_seq_len: int
+    max_tokens_per_batch: int
+    path: str | None = None
+    shuffle_labels: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_seq_len < 1:
+            raise ValueError(f"max_seq_len must be at least 1, got {self.max_seq_len}")
+        if self.max_tokens_per_batch < self.max_seq_len:
+            raise ValueError(
+                f"max_tokens_per_batch = {self.max_tokens_per_batch} must be at least max_seq_len = {self.max_seq_len}"
+            )
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Everything that `train.yaml` holds."""
+
+    task_name: str
+    title: str
+    question: str
+    seed: int
+    data: DataSettings
+    labels: Mapping[str, Any]
+    splits: Mapping[str, Any]
+    model: ModelSettings
+    objective: Mapping[str, Any]
+    optimizer: Mapping[str, Any]
+    trainer: TrainerSettings
+    callbacks: Mapping[str, Any]
+    logger: Mapping[str, Any]
+    paths: PathSettings
+    attention: AttentionSettings = field(default_factory=AttentionSettings)
+    tags: tuple[str, ...] = ()
+    ckpt_path: str | None = None
+    train: bool = True
+    test: bool = True
+    optimized_metric: str | None = None
+    allow_targets: tuple[str, ...] = ()

@@ -1,0 +1,188 @@
+"""`quantattn train`: from a configuration to a run folder."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from quantattn.cli import show
+from quantattn.cli.config import flatten, plain, run_application
+from quantattn.cli.errors import DONE, STOPPED, UsageError, nearest
+from quantattn.cli.instantiate import instantiate, settings
+from quantattn.cli.preparation import check_data, prepare
+from quantattn.cli.settings import TrainSettings
+
+
+def run(arguments: list[str]) -> int:
+    """Train as the arguments, Hydra overrides of `conf/train.yaml`, say."""
+    return run_application("train", arguments, train)
+
+
+def train(config: DictConfig) -> int:
+    """One training run; its exit code."""
+    console = show.console()
+    given = plain(config)
+    asked = settings(TrainSettings, given, "")
+    folder = Path(asked.paths.output_dir)
+    try:
+        parts = build(asked)
+        resume = claim_folder(folder, asked, given)
+    except BaseException:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    with stopping_on_sigterm():
+        return _train(asked, given, parts, folder, resume, console)
+
+
+def build(asked: TrainSettings) -> dict[str, Any]:
+    """Everything that the settings name by `_target_`, made and checked before any data are read."""
+    allow = asked.allow_targets
+    check_data(asked)
+    return {
+        "splits": instantiate(asked.splits, "splits", allow),
+        "objective": instantiate(asked.objective, "objective", allow),
+        "optimizer": checked_optimizer(instantiate(asked.optimizer, "optimizer", allow)),
+        "callbacks": [instantiate(node, f"callbacks.{name}", allow) for name, node in asked.callbacks.items()],
+        "loggers": [instantiate(node, f"logger.{name}", allow) for name, node in asked.logger.items()],
+    }
+
+
+def checked_optimizer(make: Any) -> Any:
+    """The optimizer's factory, tried on one number, so that a bad learning rate is found now."""
+    import torch
+
+    try:
+        make([{"params": [torch.nn.Parameter(torch.zeros(1))]}])
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"optimizer: {error}") from error
+    return make
+
+
+def claim_folder(folder: Path, asked: TrainSettings, given: Mapping[str, Any]) -> Path | None:
+    """Make the run folder, write the configuration into it, and say which checkpoint the run goes on from."""
+    from quantattn.learn.folder import claim, redact, write_text
+
+    resume = claim(folder, asked.ckpt_path)
+    written = folder / "config.yaml"
+    now = redact(dict(given))
+    if resume is not None and resume.parent.parent == folder and written.is_file():
+        before = plain(OmegaConf.load(written))
+        for part in ("data", "labels", "splits", "model", "objective", "optimizer", "seed"):
+            if before.get(part) != now[part]:
+                raise UsageError(
+                    f"{folder} was begun with another {changed_key(part, before.get(part), now[part])}; go on with the "
+                    "same settings or name another folder with paths.output_dir"
+                )
+    write_text(written, OmegaConf.to_yaml(OmegaConf.create(now)))
+    return resume
+
+
+def changed_key(name: str, before: Any, now: Any) -> str:
+    """The first setting that differs, with both values."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in sorted({*before, *now}):
+            if before.get(key) != now.get(key):
+                return changed_key(f"{name}.{key}", before.get(key), now.get(key))
+    return f"{name} ({before!r}, now {now!r})"
+
+
+def _train(
+    asked: TrainSettings,
+    given: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    folder: Path,
+    resume: Path | None,
+    console: Console,
+) -> int:
+    from quantattn.learn.run import RunSettings
+    from quantattn.learn.run import run as run_training
+
+    console.print(f"run folder {folder}" + (f", going on from {resume}" if resume is not None else ""))
+    prepared = prepare(asked, parts["splits"])
+    for line in show.data_lines(prepared):
+        console.print(line)
+    described = {name: str(value) for name, value in leaves(given) if not name.startswith(("paths", "hydra"))}
+    wanted = RunSettings(
+        title=asked.title,
+        question=asked.question,
+        max_tokens=asked.data.max_tokens_per_batch,
+        seed=asked.seed,
+        trainer=asked.trainer,
+        train=asked.train,
+        test=asked.test,
+        described=described,
+        card={"data": given["data"], "labels": given["labels"], "classes": list(prepared.classes)},
+    )
+    encoder = asked.model.encoder(prepared.codes, prepared.values, asked.attention.backend)
+    with show.progress(console) as watch:
+        outcome = run_training(
+            folder,
+            prepared,
+            encoder,
+            parts["objective"],
+            parts["optimizer"],
+            wanted,
+            callbacks=parts["callbacks"],
+            loggers=parts["loggers"],
+            watch=watch,
+            resume=resume,
+        )
+    fitted = outcome.fitted
+    if fitted is not None and fitted.stopped:
+        console.print(f"stopped at step {fitted.step}; ckpt_path=auto paths.output_dir={folder} goes on")
+        return STOPPED
+    if fitted is not None:
+        console.print(
+            f"trained {fitted.step} steps in {fitted.seconds:.0f} s; best validation loss {fitted.best_value:.4f} "
+            f"at step {fitted.best_step}"
+        )
+    if outcome.table is not None:
+        show.closing(console, outcome.table)
+        console.print(f"report {folder / 'report.html'}")
+    elif "test/loss" in outcome.figures:
+        console.print(f"test loss {outcome.figures['test/loss']:.4f}")
+    console.print(f"model  {folder / 'model'}")
+    optimized(asked.optimized_metric, outcome.figures)
+    return DONE
+
+
+def optimized(name: str | None, figures: Mapping[str, float]) -> None:
+    """Raise UsageError when the figure that a sweep is to optimise is not there."""
+    if name is not None and not math.isfinite(figures.get(name, math.nan)):
+        raise UsageError(f"optimized_metric={name}: this run has no such figure{nearest(name, figures)}")
+
+
+def leaves(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every dotted setting with its value, groups left out."""
+    for key in flatten(dict(node)):
+        value: Any = node
+        for part in key.split("."):
+            value = value[part]
+        if not isinstance(value, Mapping):
+            yield key, value
+
+
+@contextmanager
+def stopping_on_sigterm() -> Iterator[None]:
+    """Leave with exit code 143 on a SIGTERM outside of training, where there is nothing to save."""
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(STOPPED)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,96 @@
+"""`quantattn validate`: is it an approximation? A table of how far every backend is from float64 truth."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+from rich.table import Table
+
+from quantattn.attention.certificate import Certificate, Finding
+from quantattn.attention.choose import BACKENDS
+from quantattn.attention.validate import validate
+from quantattn.cli.errors import DONE, FAILED, UsageError
+from quantattn.cli.show import console
+
+
+def run(arguments: list[str]) -> int:
+    """Validate as asked and print the certificate; 1 when a check failed."""
+    parser = argparse.ArgumentParser("quantattn validate", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more and larger problems")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the certificate as JSON")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="not part of this version")
+    parser.add_argument("--backend", action="append", choices=BACKENDS, help="one of several; all when left out")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 …; the GPU when there is one")
+    given = parser.parse_args(arguments)
+    if given.html is not None:
+        raise UsageError("a page of the certificate is not part of this version; --json FILE writes it whole")
+    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    certificate = validate(given.backend or BACKENDS, device=device, full=given.full, progress=_dots())
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    out = console()
+    out.print(table(certificate))
+    for line in not_offered(certificate.findings):
+        out.print(line)
+    versions = ", ".join(f"{name} {version}" for name, version in certificate.versions.items())
+    out.print(f"on {certificate.device}; {versions}")
+    out.print(certificate.statement())
+    if given.json is not None:
+        given.json.write_text(certificate.to_json() + "\n", encoding="utf-8")
+    return DONE if certificate.ok else FAILED
+
+
+def _dots() -> Callable[[Finding], None] | None:
+    """Something that shows on a terminal that work goes on."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda finding: print("." if finding.verdict != "fail" else "F", end="", file=sys.stderr, flush=True)
+
+
+def table(certificate: Certificate) -> Table:
+    """One row a backend, case and dtype: the worst of its checks."""
+    drawn = Table(title="Error against float64, beside standard attention in the same dtype", title_justify="left")
+    for name in ("backend", "case", "dtype"):
+        drawn.add_column(name)
+    for name in ("checks", "worst error", "allowed", "of standard"):
+        drawn.add_column(name, justify="right")
+    drawn.add_column("verdict")
+    for (backend, case, dtype), group in grouped(certificate.findings):
+        worst = max(group, key=lambda f: (f.verdict == "fail", f.worst / f.allowed if f.allowed else f.worst))
+        ratio = max((f.ratio for f in group if f.standard), default=None)
+        failed = sum(f.verdict == "fail" for f in group)
+        drawn.add_row(
+            backend,
+            case,
+            dtype,
+            str(len(group)),
+            f"{worst.worst:.2g}",
+            f"{worst.allowed:.2g}",
+            "–" if ratio is None else f"{ratio:.2f}",
+            f"[bold red]{failed} failed[/]" if failed else "pass",
+        )
+    return drawn
+
+
+def grouped(findings: Iterable[Finding]) -> Iterator[tuple[tuple[str, str, str], list[Finding]]]:
+    """Findings that ran, by backend, case and dtype, in the order in which they were made."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        if finding.verdict != "not offered":
+            # Whether a second run gives the same bits is one more check of the same case.
+            case = finding.case.removesuffix(", again")
+            groups.setdefault((finding.backend, case, finding.dtype), []).append(finding)
+    yield from groups.items()
+
+
+def not_offered(findings: Iterable[Finding]) -> list[str]:
+    """One line a backend and reason for what it does not take."""
+    reasons: dict[tuple[str, str], int] = {}
+    for finding in findings:
+        if finding.verdict == "not offered":
+            reasons[finding.backend, finding.note] = reasons.get((finding.backend, finding.note), 0) + 1
+    return [f"not offered by {backend} ({number} checks): {note}" for (backend, note), number in reasons.items()]
