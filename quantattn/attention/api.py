@@ -93,7 +93,8 @@ def attention(
 
 
 def _through_kernels(
-    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, mask: Mask, bias: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
+    mask: Mask, bias: Tensor | None, scale: float,
 ) -> Attended:  # fmt: skip
     if scale <= 0:  # the kernels take the maximum before they scale; the sign moves to q, which is exact
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
@@ -105,7 +106,7 @@ def _through_kernels(
     return Attended(out, lse) if dense else Attended(out[0], lse[0])
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _float32_products() -> str:
     """What torch's own matrix products do with float32; fixed when a graph is compiled."""
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
@@ -152,7 +153,9 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"q, k and v must be on one device, got {q.device}, {k.device}, {v.device}")
 
 
-def _check_offsets(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+def _check_offsets(
+    q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
     if cu_q is None:
         if cu_k is not None:
             raise ValueError("cu_seqlens_k was given without cu_seqlens")
@@ -178,9 +181,8 @@ def _check_offsets(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | Non
 def _check_bias(bias: Tensor, q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None) -> Tensor:
     """The additive mask as (N or 1, H or 1, Nq or 1, Nk or 1)."""
     if bias.dim() > 4 or not bias.dtype.is_floating_point or bias.device != q.device:
-        raise ValueError(
-            f"bias must be floating, at most 4-D and on {q.device}, got {tuple(bias.shape)} {bias.dtype} on {bias.device}"
-        )
+        got = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
+        raise ValueError(f"bias must be floating, at most 4-D and on {q.device}, got {got}")
     if cu_q is None or cu_k is None:
         sequences, n_q, n_k = (q.shape[0], q.shape[1], k.shape[1]) if q.dim() == 4 else (1, q.shape[0], k.shape[0])
     else:  # the kernels index the bias by place, so that a short one must be found before they run

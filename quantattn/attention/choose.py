@@ -60,7 +60,8 @@ def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
     if not _HAS_TRITON:
         return "triton is not installed"
     if not q.is_cuda and not _INTERPRETED:
-        return f"its kernels need a CUDA device and q is on {q.device.type} (TRITON_INTERPRET=1 runs them on a CPU, slowly)"
+        where = "TRITON_INTERPRET=1 runs them on a CPU, slowly"
+        return f"its kernels need a CUDA device and q is on {q.device.type} ({where})"
     if q.dtype not in _KERNEL_DTYPES:
         return f"its kernels take float16, bfloat16 and float32, got {_name(q)}"
     if _INTERPRETED and q.dtype == torch.bfloat16:

@@ -31,7 +31,7 @@ class Mask:
     def __post_init__(self) -> None:
         if self.window is None:
             return
-        if len(self.window) != 2 or any(not isinstance(w, (int, type(None))) or isinstance(w, bool) for w in self.window):
+        if len(self.window) != 2 or any(type(bound) not in (int, type(None)) for bound in self.window):
             raise ValueError(f"window must be (left, right) of ints or None, got {self.window!r}")
         if any(w is not None and w < 0 for w in self.window):
             raise ValueError(f"window bounds count keys and must be ≥ 0, got {self.window!r}")

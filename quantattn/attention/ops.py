@@ -29,7 +29,7 @@ def attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
     scale: float, left: int | None, right: int | None, precision: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """out = softmax(q kᵀ · scale + bias) v over the visible keys of each sequence, and its lse."""
+    """Out = softmax(q kᵀ · scale + bias) v over the visible keys of each sequence, and its lse."""
     launch = _kernels()
     out, lse = _forward_shapes(q, k, v, cu_q, cu_k, bias, scale, left, right, precision)
     launch.launch_forward(q, k, v, out, lse, launch.Problem(scale, left, right, precision, cu_q, cu_k, bias))

@@ -120,6 +120,6 @@ def test_an_explicit_triton_never_falls_back(monkeypatch):
     monkeypatch.setattr(choose, "_INTERPRETED", False)
     with pytest.raises(ValueError, match="need a CUDA device and q is on cpu"):
         attention(*qkv(), backend="triton")
+    monkeypatch.setattr(choose, "_INTERPRETED", True)
     with pytest.raises(ValueError, match="float64"):
-        monkeypatch.setattr(choose, "_INTERPRETED", True)
-        attention(*(x.double() for x in qkv()), backend="triton")
+        attention(*qkv(dtype=torch.float64), backend="triton")

@@ -31,7 +31,7 @@ from quantattn.attention.kernels.primitives import (
 
 @triton.jit
 def base2_lse(lse):
-    """lse in base 2; +inf for a row that saw nothing, so that its probabilities are 0 and not NaN."""
+    """Lse in base 2; +inf for a row that saw nothing, so that its probabilities are 0 and not NaN."""
     return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
 
 

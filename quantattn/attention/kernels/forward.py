@@ -45,7 +45,8 @@ def absorb_block(m, l, u, scores, unit, v, seen, PRECISION: tl.constexpr, MASKED
 
 @triton.jit
 def absorb_keys(
-    m, l, u, q, k_src, v_src, bias_ptr, first, low, full_low, full_high, count, batch, kv_head, k_start, n_q, n_k, left, right, scale_log2,
+    m, l, u, q, k_src, v_src, bias_ptr, first, low, full_low, full_high, count, batch, kv_head, k_start,
+    n_q, n_k, left, right, scale_log2,
     stride_kb, stride_kn, stride_kh, stride_kd, stride_vb, stride_vn, stride_vh, stride_vd, stride_bi, stride_bj,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_BIAS: tl.constexpr,

@@ -21,7 +21,8 @@ class Problem:
     """What every kernel of one call shares.
 
     A dense call has `cu_q is None`: B sequences of N queries and Nk keys. A packed call has B = 1 and int32
-    offsets `cu_q`, `cu_k` (sequences + 1,) into N = T rows. `bias` is (sequences or 1, H or 1, Nq or 1, Nk or 1); `left`, `right` are the bounds of the mask, None for none.
+    offsets `cu_q`, `cu_k` (sequences + 1,) into N = T rows. `bias` is (sequences or 1, H or 1, Nq or 1, Nk or 1);
+    `left`, `right` are the bounds of the mask, None for none.
     """
 
     scale: float
@@ -74,7 +75,8 @@ class Problem:
         """Pointer and the four strides of the additive mask."""
         if self.bias is None:
             return q, (0, 0, 0, 0)
-        return self.bias, tuple(0 if size == 1 else s for size, s in zip(self.bias.shape, self.bias.stride(), strict=True))
+        both = zip(self.bias.shape, self.bias.stride(), strict=True)
+        return self.bias, tuple(0 if size == 1 else stride for size, stride in both)
 
 
 def capability(device: torch.device) -> int:
@@ -82,7 +84,7 @@ def capability(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     major, minor = torch.cuda.get_device_capability(device)
-    return major * 10 + minor
+    return 10 * int(major) + int(minor)
 
 
 def can_describe(x: Tensor) -> bool:

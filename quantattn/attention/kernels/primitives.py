@@ -19,12 +19,13 @@ if INTERPRETED:  # inline assembly has no interpreter
 
     @triton.jit
     def exp2(x):
+        """2^x."""
         return tl.exp2(x)
 else:
 
     @triton.jit
     def exp2(x):
-        # Flushing results below 2⁻¹²⁶ to zero drops the range check that the default exp2 makes on every score.
+        """2^x; results below 2⁻¹²⁶ become 0, which spares the range check that the default makes on every score."""
         return tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
@@ -209,7 +210,7 @@ def load_tile(
 
 @triton.jit
 def without_nonfinite(x):
-    """x with NaN and ±inf replaced by 0: 0 · NaN is NaN, so a zero weight alone does not hide a value."""
+    """X with NaN and ±inf replaced by 0: 0 · NaN is NaN, so a zero weight alone does not hide a value."""
     return tl.where(tl.abs(x) < float("inf"), x, 0.0).to(x.dtype)
 
 

@@ -119,7 +119,9 @@ def assemble(built: object, capability: int) -> Compiled:
     if done.returncode:
         raise RuntimeError(f"ptxas failed: {said[-2000:]}")
     registers = int(re.search(r"Used (\d+) registers", said)[1])
-    stack, stores, loads = map(int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)", said).groups())
+    stack, stores, loads = map(
+        int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)", said).groups()
+    )
     return Compiled(registers, stack, stores + loads, built.metadata.shared, ptx)
 
 

@@ -19,7 +19,12 @@ def table() -> list[dict[str, object]]:
     # A child, because in this process the kernels may belong to the interpreter.
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run(
-        [sys.executable, HERE / "compiling.py"], env=environment, capture_output=True, text=True, timeout=900, check=False
+        [sys.executable, HERE / "compiling.py"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)

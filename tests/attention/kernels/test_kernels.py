@@ -81,7 +81,7 @@ def test_both_ways_of_reading_tiles_give_the_same_bits(descriptors, device):
     p = random_problem(5, (40,), (37,), d=64, dtype=torch.float16, device=device)
     q, k, v = (x[None] for x in (p.q, p.k, p.v))
     problem = launch.Problem(p.scale, 9, 3, "ieee")
-    poisoned = [torch.full_like(q, torch.nan), torch.full(q.shape[:1] + (q.shape[2], q.shape[1]), torch.nan).to(device)]
+    poisoned = [torch.full_like(q, torch.nan), torch.full((1, 2, 40), torch.nan, device=device)]
     launch.launch_forward(q, k, v, *poisoned, problem, descriptors=descriptors)
     out, lse = kernels(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, mask=Mask(window=(9, 3)), bias=None, scale=p.scale)
     assert torch.equal(poisoned[0][0], out)
