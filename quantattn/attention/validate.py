@@ -113,17 +113,11 @@ def _in_child(dtypes: Sequence[torch.dtype]) -> Certificate:
     command = [sys.executable, "-m", "quantattn.attention.validate", "--backend", "triton", "--json", "-"]
     for dtype in dtypes:
         command += ["--dtype", _name(dtype)]
-    child = subprocess.run(
-        command,
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
+    child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if child.returncode not in (0, 1) or not child.stdout:
-        raise RuntimeError(
-            f"validating under Triton's interpreter ended with {child.returncode}: {child.stderr[-2000:]}"
-        )
+        said = child.stderr.strip()[-2000:]
+        raise RuntimeError(f"validating under Triton's interpreter ended with code {child.returncode}: {said}")
     return Certificate.from_json(child.stdout)
 
 
@@ -145,8 +139,10 @@ def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     for package in ("triton", "quantattn"):
         if _has(package):
-            distributions = importlib.metadata.packages_distributions().get(package)
-            versions[package] = importlib.metadata.version(distributions[0]) if distributions else "from source"
+            try:
+                versions[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:  # a checkout that was not installed
+                versions[package] = "from source"
     return versions
 
 

@@ -1,0 +1,160 @@
+"""The certificate: it passes for what is right, fails for what is wrong, and says so in words and in JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from quantattn.attention import api, checks
+from quantattn.attention.certificate import Certificate, Finding
+from quantattn.attention.exact import exact_attention
+from quantattn.attention.state import Attended, AttentionState
+from quantattn.attention.validate import main, validate
+
+GOOD = Finding("tiled", "random: full", "float32", "forward", 1e-7, 2e-7, 4e-7, "pass")
+CONTROL = Finding("control", "outputs averaged (practice)", "float32", "forward", 0.8, 0.0, 0.05, "pass")
+REFUSED = Finding("sdpa", "random: bias", "float32", "forward", 0.0, 0.0, 0.0, "not offered", "a bias")
+BAD = replace(GOOD, worst=1.0, verdict="fail")
+
+
+@pytest.fixture(scope="module")
+def certificate() -> Certificate:
+    return validate(["exact", "tiled", "sdpa"], [torch.float32, torch.bfloat16])
+
+
+def test_the_plain_backends_are_certified(certificate: Certificate) -> None:
+    assert certificate.ok, certificate.statement()
+    assert {f.backend for f in certificate.passed} == {"state", "control", "exact", "tiled", "sdpa"}
+    assert {f.quantity for f in certificate.passed} == {"forward", "gradients", "bits", "lse"}
+    refused = [f for f in certificate.findings if f.verdict == "not offered"]
+    assert {f.backend for f in refused} == {"sdpa"}
+    assert all("window" in f.note or "bias" in f.note for f in refused)
+
+
+def test_it_says_no_in_the_figures_that_it_measured(certificate: Certificate) -> None:
+    said = certificate.statement()
+    assert said.startswith("Is it an approximation? No.")
+    for dtype in ("float32", "bfloat16"):
+        forward = [f for f in certificate.passed if (f.backend, f.dtype, f.quantity) == ("tiled", dtype, "forward")]
+        worst = max((f for f in forward if f.case.startswith("random")), key=lambda f: f.worst)
+        assert f"tiled in {dtype} is within {worst.worst:.2g} of float64" in said
+
+
+def test_json_and_back_is_the_identity(certificate: Certificate) -> None:
+    unusual = replace(GOOD, worst=math.inf, standard=0.0)
+    both = certificate.joined(Certificate("a GPU", {"driver": "1"}, (unusual, REFUSED)))
+    again = Certificate.from_json(both.to_json())
+    assert again == both
+    assert json.loads(both.to_json())["findings"][-2]["ratio"] == "inf"
+
+
+def test_one_failure_withdraws_the_certificate() -> None:
+    assert Certificate("here", {}, (GOOD, CONTROL, REFUSED)).ok
+    failed = Certificate("here", {}, (GOOD, BAD, CONTROL))
+    assert not failed.ok
+    assert failed.statement().startswith("Not certified: 1 of 3 checks failed, the first being tiled, random: full")
+
+
+def test_nothing_checked_is_nothing_certified() -> None:
+    for findings in ((), (REFUSED,)):
+        assert not Certificate("here", {}, findings).ok
+        assert "nothing is certified" in Certificate("here", {}, findings).statement()
+
+
+def test_the_ratio_is_in_units_of_standard_attention() -> None:
+    assert GOOD.ratio == 0.5
+    assert replace(GOOD, worst=0.0, standard=0.0).ratio == 0
+    assert replace(GOOD, standard=0.0).ratio == math.inf
+
+
+def averages_the_halves(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, cu_k: Tensor, **options: Any) -> Attended:
+    """An approximation: the mean of the answers over even and over odd keys, where both exist."""
+    if k.shape[0] < 2 or cu.shape[0] != 2 or options["bias"] is not None:
+        return exact_attention(q, k, v, cu, cu_k, **options)
+    outs = []
+    for start in (0, 1):
+        part = cu_k.new_tensor([0, k[start::2].shape[0]])
+        outs.append(exact_attention(q, k[start::2], v[start::2], cu, part, **options).out)
+    return Attended((outs[0] + outs[1]) / 2, exact_attention(q, k, v, cu, cu_k, **options).lse)
+
+
+def forgets_the_last_bit(*args: Tensor, **options: Any) -> Attended:
+    """Not repeatable: its noise differs from call to call."""
+    out, lse = exact_attention(*args, **options)
+    return Attended(out * (1 + 1e-7 * torch.rand(out.shape)), lse)
+
+
+@pytest.mark.parametrize(("wrong", "quantity"), [(averages_the_halves, "forward"), (forgets_the_last_bit, "bits")])
+def test_a_wrong_backend_is_found(monkeypatch: pytest.MonkeyPatch, wrong: Any, quantity: str) -> None:
+    monkeypatch.setitem(api._PLAIN, "exact", wrong)
+    certificate = validate(["exact"], [torch.float32])
+    assert not certificate.ok
+    assert quantity in {f.quantity for f in certificate.failed}
+    assert "control" not in {f.backend for f in certificate.failed}
+
+
+def test_a_broken_algebra_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unrescaled(self: AttentionState, other: AttentionState) -> AttentionState:
+        return AttentionState(torch.maximum(self.m, other.m), self.l + other.l, self.u + other.u)
+
+    monkeypatch.setattr(AttentionState, "merge", unrescaled)
+    verdicts = {f.case: f.verdict for f in checks.check_algebra(torch.float64)}
+    assert verdicts["a ⊕ b = b ⊕ a"] == "pass"
+    assert verdicts["(a ⊕ b) ⊕ c = softmax"] == "fail"
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(ValueError, match="got cuda_magic"):
+        validate(["cuda_magic"])
+
+
+def test_progress_sees_every_finding_in_order() -> None:
+    seen: list[Finding] = []
+    certificate = validate(["tiled"], [torch.float64], progress=seen.append)
+    assert tuple(seen) == certificate.findings
+
+
+def test_the_command_writes_a_file_and_answers_with_its_exit_code(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--backend", "tiled", "--dtype", "float64"]
+    assert main([*asked, "--json", str(tmp_path / "certificate.json")]) == 0
+    written = Certificate.from_json((tmp_path / "certificate.json").read_text("utf-8"))
+    assert main([*asked, "--json", "-"]) == 0
+    assert Certificate.from_json(capsys.readouterr().out) == written
+    monkeypatch.setattr(checks, "_VISIBLE", 100.0)  # every mistake now passes for right
+    assert main([*asked, "--json", "-"]) == 1
+
+
+def test_triton_goes_to_a_child_that_has_the_interpreter_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Certificate("cpu, interpreted", {"triton": "9"}, (replace(GOOD, backend="triton"),))
+    calls: list[tuple[list[str], str]] = []
+
+    def answer(command: list[str], env: dict[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
+        calls.append((command, env["TRITON_INTERPRET"]))
+        return subprocess.CompletedProcess(command, 0, stdout=child.to_json(), stderr="")
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(subprocess, "run", answer)
+    certificate = validate(["tiled", "triton"], [torch.float64])
+    assert certificate.findings[-1] == child.findings[0]
+    ((command, interpreted),) = calls
+    assert interpreted == "1"
+    assert command[0] == sys.executable
+    assert command[-2:] == ["--dtype", "float64"]
+
+
+def test_a_child_without_a_certificate_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = subprocess.CompletedProcess([], -11, stdout="", stderr="Segmentation fault")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: died)
+    with pytest.raises(RuntimeError, match=r"code -11: Segmentation fault"):
+        validate(["triton"], [torch.float64])
