@@ -73,12 +73,14 @@ class Outcome:
         target = _target(batch, self.label).long()
         logits = _output(model, batch, self.label)
         self._check(logits.shape[-1])
-        weights = None if self.class_weights is None else logits.new_tensor(self.class_weights)
-        total = functional.cross_entropy(logits, target, weights, ignore_index=IGNORE, reduction="sum")
+        nll = functional.cross_entropy(logits, target, ignore_index=IGNORE, reduction="none")  # (Q,)
         known = target != IGNORE
-        count = known.sum()
-        mass = count if weights is None else weights[target.where(known, 0)].where(known, 0).sum()
-        loss = total / torch.where(mass > 0, mass, 1)
+        weight = known.to(nll.dtype)
+        # Numbers go to the device as arguments of kernels: a tensor made of them would have to be waited for.
+        for code, value in enumerate(self.class_weights or ()):
+            weight = weight.masked_fill(target == code, value)
+        mass, count = weight.sum(), known.sum()
+        loss = (weight * nll).sum() / torch.where(mass > 0, mass, 1)
         right = (logits.argmax(dim=-1) == target).sum()
         return Loss(loss, {"loss": loss.detach(), "accuracy": right / count.clamp(min=1), "count": count})
 
@@ -161,7 +163,7 @@ class MaskedEvents:
         rows = self.rows(batch.n_tokens, step).to(batch.time.device, non_blocking=True)
         hidden = model.encoder(self.hide(batch, rows, head.config.fields, model.encoder.config.values))
         targets = {name: batch.fields[name][rows] for name in head.config.fields}
-        return _mean_nll(head, hidden[rows], targets, rows.new_tensor(rows.shape[0]))
+        return _mean_nll(head, hidden[rows], targets, rows.new_full((), rows.shape[0]))
 
     def rows(self, n_tokens: int, step: int | None) -> Tensor:
         """(R,) ascending int64 rows to hide, on the CPU; at least one when there are tokens."""
