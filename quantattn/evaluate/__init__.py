@@ -16,6 +16,7 @@ from quantattn.evaluate.metrics import IGNORE, classification_metrics, confusion
 from quantattn.evaluate.significance import Blocks, Interval, bootstrap_interval, choose_blocks
 
 if TYPE_CHECKING:
+    from quantattn.evaluate.certificate import render_certificate, write_certificate
     from quantattn.evaluate.drawing import Figure
     from quantattn.evaluate.figures import classification_figures, regression_figures
     from quantattn.evaluate.report import Check, ReportData, render_report, verdict, write_report
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _DRAWN = {
     "Figure": "drawing",
     "classification_figures": "figures",
+    "render_certificate": "certificate",
+    "write_certificate": "certificate",
     "regression_figures": "figures",
     "Check": "report",
     "ReportData": "report",
@@ -53,8 +56,10 @@ __all__ = [
     "regression_metrics",
     "regression_table",
     "reliability",
+    "render_certificate",
     "render_report",
     "verdict",
+    "write_certificate",
     "write_report",
 ]
 

@@ -179,3 +179,24 @@ def report_data() -> ReportData:
         ),
         created="2026-11-29 18:00 UTC",
     )
+
+
+@pytest.fixture(scope="session")
+def certificate() -> dict[str, Any]:
+    """A validation's plain values: passes, a failure, a refusal, a control, numbers that are not finite."""
+
+    def finding(backend: str, dtype: str, case: str, worst: Any, standard: Any, allowed: Any, verdict: str) -> Any:
+        found = {"backend": backend, "dtype": dtype, "case": case, "quantity": "forward", "verdict": verdict}
+        return {**found, "worst": worst, "standard": standard, "allowed": allowed, "note": f"about {case}", "ratio": 0}
+
+    findings = [
+        finding("tiled", "float32", "random: ragged", 3e-7, 4e-7, 1e-6, "pass"),
+        finding("tiled", "float32", "random: window", 6e-7, 3e-7, 1e-6, "pass"),
+        finding("tiled", "float16", "random: ragged", 3e-3, 1e-3, 2e-3, "fail"),
+        finding("tiled", "float64", "example: two blocks", 0.0, 0.0, 0.0, "pass"),
+        finding("sdpa", "float16", "example: an additive −∞", "nan", 0.0, 0.0, "not offered"),
+        finding("control", "float64", "block outputs averaged", 0.83, 0.0, 0.05, "pass"),
+        finding("tiled", "bfloat16", "random: ragged", "inf", 1e-3, 2e-3, "fail"),
+    ]
+    said = "Not certified: 2 of 6 checks failed.\nA second line."
+    return {"ok": False, "statement": said, "device": "cpu", "versions": {"torch": "2.13"}, "findings": findings}

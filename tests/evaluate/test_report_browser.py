@@ -1,4 +1,4 @@
-"""The report in a real browser: nothing is fetched, nothing overflows, everything can be read, the table sorts."""
+"""Our pages in a real browser: nothing is fetched, nothing overflows, everything can be read, the table sorts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quantattn.evaluate import write_report
+from quantattn.evaluate import write_certificate, write_report
 
 CONTRAST = """
 (() => {
@@ -42,9 +42,18 @@ def page(tmp_path_factory: pytest.TempPathFactory, report_data: Any) -> Path:
     return write_report(tmp_path_factory.mktemp("report") / "report.html", report_data)
 
 
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory, certificate: Any) -> Path:
+    return write_certificate(tmp_path_factory.mktemp("certificate") / "certificate.html", certificate)
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 820, 1440])
-def test_shows_everything_without_a_complaint(browser: Any, page: Path, width: int, dark: bool) -> None:
+@pytest.mark.parametrize(("name", "n_figures"), [("page", 5), ("certified", 1)])
+def test_shows_everything_without_a_complaint(
+    browser: Any, request: pytest.FixtureRequest, name: str, n_figures: int, width: int, dark: bool
+) -> None:
+    page = request.getfixturevalue(name)
     browser.open(page, width=width, dark=dark)
     assert browser.complaints() == []
     assert [url for url in browser.requests() if not url.startswith("data:")] == [page.as_uri()]
@@ -53,7 +62,7 @@ def test_shows_everything_without_a_complaint(browser: Any, page: Path, width: i
         "[...document.querySelectorAll('figure svg')].map(svg => svg.getBoundingClientRect())"
         ".map(box => [box.width, box.height])"
     )
-    assert len(sizes) == 5
+    assert len(sizes) == n_figures
     assert all(100 < w <= width and h > 80 for w, h in sizes)
     smallest = browser.run(
         "Math.min(...[...document.querySelectorAll('svg text')].map(text => { const to = text.getScreenCTM(); "
@@ -102,6 +111,16 @@ def test_table_sorts_by_every_column(browser: Any, page: Path) -> None:
         assert up[len(filled) :] == down[len(filled) :] == [""] * (len(up) - len(filled))  # the empty ones stay last
         state = browser.run("[...document.querySelectorAll('.closing thead th')].map(th => th.ariaSort)")
         assert [i for i, value in enumerate(state) if value] == [column]
+
+
+def test_words_and_numbers_sort_alike(browser: Any, certified: Path) -> None:
+    browser.open(certified)
+    cells = "[...document.querySelectorAll('.findings')[1].tBodies[0].rows].map(row => row.cells[{}].dataset.sort)"
+    head = "document.querySelectorAll('.findings')[1].querySelectorAll('thead button')[{}].click()"
+    browser.run(head.format(4))
+    assert browser.run(cells.format(4)) == ["0.0", "3e-07", "6e-07", "0.003", "0.83", "", ""]
+    browser.run(head.format(0))
+    assert browser.run(cells.format(0)) == ["control", "sdpa", *["tiled"] * 5]
 
 
 def test_the_checks_can_fail(browser: Any, page: Path, tmp_path: Path) -> None:

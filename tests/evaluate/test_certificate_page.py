@@ -1,0 +1,53 @@
+"""The certificate as a page: its sums, its verdict, its escaping."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantattn.evaluate import render_certificate, write_certificate
+from quantattn.evaluate.certificate import Group, budget_figure, groups
+
+
+def test_groups_count_and_keep_the_worst(certificate: dict[str, Any]) -> None:
+    assert groups(certificate["findings"]) == [
+        Group("tiled", "float32", 2, 0, 0, pytest.approx(2.0), pytest.approx(0.6)),
+        Group("tiled", "float16", 0, 1, 0, pytest.approx(3.0), pytest.approx(1.5)),
+        Group("tiled", "float64", 1, 0, 0, None, None),
+        Group("sdpa", "float16", 0, 0, 1, None, None),
+        Group("control", "float64", 1, 0, 0, None, None),
+        Group("tiled", "bfloat16", 0, 1, 0, float("inf"), float("inf")),
+    ]
+    assert budget_figure(groups(certificate["findings"][3:4])) is None
+
+
+def test_a_failure_is_said_first(certificate: dict[str, Any], tmp_path: Path) -> None:
+    page = write_certificate(tmp_path / "certificate.html", certificate).read_text()
+    assert re.search(r"<h1>(.*?)</h1>", page)[1] == "Not certified."  # type: ignore[index]
+    assert "4 passed, 2 failed" in page
+    assert "<p>A second line.</p>" in page
+    assert page.count(">FAILED<") == 2
+    assert page.count(">not offered<") == 1
+    passed = render_certificate({**certificate, "ok": True, "findings": certificate["findings"][:2]})
+    assert "<h1>Exact: what is left is rounding.</h1>" in passed
+    assert "2 passed, 0 failed" in passed
+
+
+def test_hostile_strings_stay_text(certificate: dict[str, Any]) -> None:
+    bad = "</text><script>alert(1)</script><img src=x onerror=alert(2)>"
+    finding = {**certificate["findings"][0], "backend": bad, "case": bad, "note": bad, "dtype": bad}
+    changed = {"statement": bad, "device": bad, "versions": {bad: bad}, "findings": [finding]}
+    page = render_certificate({**certificate, **changed})
+    assert page.count("<script") == 1
+    assert "<img" not in page
+
+
+def test_a_certificate_that_lacks_something_is_one_sentence(certificate: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the certificate lacks findings, ok"):
+        render_certificate({k: v for k, v in certificate.items() if k not in ("findings", "ok")})
+    finding = {k: v for k, v in certificate["findings"][0].items() if k != "worst"}
+    with pytest.raises(ValueError, match="finding 0 of the certificate lacks worst"):
+        render_certificate({**certificate, "findings": [finding]})
