@@ -280,10 +280,12 @@ class Recalibrated:
 
     @classmethod
     def fit(cls, history: ArrayLike, y: ArrayLike) -> Recalibrated:
-        """Fit on training rows; a history that is constant gives slope 0 and the mean of y."""
-        h, target = finite(history, "history"), finite(y, "y")
-        if h.size != target.size:
-            raise ValueError(f"history and y must have one length, got {h.size} and {target.size}")
+        """Fit on training rows with an outcome (NaN is none); a constant history gives slope 0 and the mean of y."""
+        h, outcome = finite(history, "history"), np.asarray(y, dtype=np.float64)
+        if h.shape != outcome.shape:
+            raise ValueError(f"history and y must have one length, got {h.shape} and {outcome.shape}")
+        kept = ~np.isnan(outcome)
+        h, target = h[kept], finite(outcome[kept], "y")
         centred = h - h.mean()
         spread = float(centred @ centred)
         flat = spread <= 1e-24 * h.size * max(float(np.abs(h).max()), 1e-300) ** 2

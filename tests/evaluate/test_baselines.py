@@ -163,6 +163,10 @@ def test_recalibrated_history_is_least_squares() -> None:
     theirs = LinearRegression().fit(history[:, None], y)
     ours = Recalibrated.fit(history, y)
     assert (ours.slope, ours.intercept) == pytest.approx((theirs.coef_[0], theirs.intercept_), abs=1e-12)
+    holes = np.insert(y, 7, np.nan)
+    assert Recalibrated.fit(np.insert(history, 7, 99.0), holes) == ours
+    with pytest.raises(ValueError, match="non-empty"):
+        Recalibrated.fit([1.0], [np.nan])
     found = baseline_values(history, y, history[:5])
     assert np.array_equal(found["history"], history[:5])
     assert found["recalibrated history"] == pytest.approx(theirs.predict(history[:5, None]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +16,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import quantattn.evaluate
 from quantattn.evaluate import (
     Check,
     Interval,
@@ -226,3 +229,12 @@ def test_a_bare_report_renders() -> None:
     assert "Mean squared error" in page
     assert "(1 more without a label)" in page
     assert "No audit was run" in page
+
+
+def test_numbers_do_not_cost_the_drawing_library() -> None:
+    script = "import sys, quantattn.evaluate; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        quantattn.evaluate.nothing  # noqa: B018
+    for name in quantattn.evaluate.__all__:
+        assert getattr(quantattn.evaluate, name) is not None
