@@ -10,13 +10,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from quantattn.evaluate.drawing import Figure
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Fill a template; every value is escaped unless it is markup of our own making.
+    """Fill a template; every value is escaped except the script and drawings that passed `drawn`.
 
     The page gets the table-sorting script, and its hash for the content security policy, as `script` and `script_hash`.
     """
@@ -29,11 +28,11 @@ def render_page(template: str, **values: Any) -> str:
     )
     script = environment.get_template("sort.html.j2").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template(template).render(script=Markup(script), script_hash=digest, **values)
+    return environment.get_template(template).render(script=script, script_hash=digest, **values)
 
 
-def drawn(figure: Figure) -> Markup:
-    """The SVG of a figure as markup.
+def drawn(figure: Figure) -> str:
+    """The SVG of a figure, fit to stand in a page as it is.
 
     Raises:
         ValueError: the SVG could do more than be seen: scripts, handlers, links, foreign markup, entities.
@@ -53,7 +52,7 @@ def drawn(figure: Figure) -> Markup:
             name = attribute.rpartition("}")[2].lower()
             if name.startswith("on") or (name == "href" and not value.startswith("#")) or "url(h" in value.lower():
                 raise ValueError(f"the SVG of figure {figure.name!r} holds {name}={value!r} in <{tag}>")
-    return Markup(figure.svg)
+    return figure.svg
 
 
 def write_page(path: str | os.PathLike[str], page: str) -> Path:
