@@ -55,7 +55,7 @@ class SyntheticMarket:
     flow_weight: float = 0.7
     marker_weight: float = 2.4
     removals: float = 1 / 64
-    cycle: int = 11
+    cycle: int = 12
     levels: int = 1
     events_per_session: int = 2_048
     seed: int = 0
