@@ -158,3 +158,11 @@ def test_a_child_without_a_certificate_is_an_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: died)
     with pytest.raises(RuntimeError, match=r"code -11: Segmentation fault"):
         validate(["triton"], [torch.float64])
+
+
+@pytest.mark.slow
+def test_the_kernels_are_certified_under_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    certificate = validate(["triton"], [torch.float16])
+    assert certificate.ok, certificate.statement()
+    assert {f.quantity for f in certificate.passed if f.backend == "triton"} == {"forward", "lse", "gradients", "bits"}
