@@ -50,7 +50,7 @@ class Block:
 
     keys: tuple[int, int]
     m: float
-    l: Fraction  # noqa: E741 - the letter of the papers
+    l: Fraction
     u: Fraction
     out: Fraction
     rescaled_by: Fraction
@@ -180,7 +180,7 @@ def _example(entry: Mapping[str, Any]) -> Example:
 
 def _block(entry: Mapping[str, Any]) -> Block:
     first, last = entry["keys"]
-    l, u, out, rescaled_by = (Fraction(entry[name]) for name in ("l", "u", "out", "rescaled_by"))  # noqa: E741
+    l, u, out, rescaled_by = (Fraction(entry[name]) for name in ("l", "u", "out", "rescaled_by"))
     return Block((first, last), number(entry["m"]), l, u, out, rescaled_by)
 
 

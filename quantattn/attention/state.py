@@ -52,7 +52,7 @@ class AttentionState:
     """
 
     m: Tensor
-    l: Tensor  # noqa: E741 - the letter of the papers
+    l: Tensor
     u: Tensor
 
     def __post_init__(self) -> None:
