@@ -15,8 +15,8 @@ import polars as pl
 
 from quantattn.data.market.sessions import midnight
 from quantattn.data.schema import Instrument
-from quantattn.data.sources.lobster_files import Pair, Unusable, find_pairs
-from quantattn.data.sources.lobster_rows import DayTable, count_lines, read_day
+from quantattn.data.sources.lobster_files import Pair, Unusable, count_lines, find_pairs
+from quantattn.data.sources.lobster_rows import DayTable, read_day
 from quantattn.data.sources.source import Source, SourceReport, file_sha256, write_set_aside
 
 EXCHANGE_ZONE = "America/New_York"

@@ -1,13 +1,15 @@
-"""Which message file belongs to which order-book file, and whose day they hold."""
+"""LOBSTER's files before their rows: which message file belongs to which order book, whose day, line by line."""
 
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import IO
 
 _SUFFIX = re.compile(r"\.csv(\.gz)?$", re.IGNORECASE)
 _ROLE = re.compile(r"(?P<message>messages?)|(?P<book>order[ _-]?books?)", re.IGNORECASE)
@@ -81,6 +83,30 @@ def find_pairs(path: Path, entity: str | None, date: dt.date | None) -> tuple[li
                 f"expected one pair of files an entity and day"
             )
     return pairs, unusable, passed_over
+
+
+def count_lines(path: Path) -> int:
+    """Lines of a file, of which the last may lack its end; of a broken gzip stream those before the break."""
+    return sum(1 for _ in read_lines(path))
+
+
+def read_lines(path: Path, strict: bool = False) -> Iterator[str]:
+    """Lines of a plain or gzipped file; a broken gzip stream ends them, or raises when `strict`."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        file: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        lines = iter(file)
+        while True:
+            try:
+                line = next(lines)
+            except StopIteration:
+                return
+            except (OSError, EOFError):
+                if strict:
+                    raise
+                return
+            yield line.decode("utf-8-sig", "strict" if strict else "replace")
 
 
 def _sort_out(path: Path) -> tuple[dict[str, dict[tuple[str, str], Path]], list[str]]:

@@ -6,16 +6,13 @@ line by line, which is slower and can say which line, which column and which rul
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import polars as pl
 
 from quantattn.data.schema import CROSS, EXECUTE_HIDDEN, HALT, NEW, level_columns
-from quantattn.data.sources.lobster_files import Pair, Unusable
+from quantattn.data.sources.lobster_files import Pair, Unusable, count_lines, read_lines
 
 EMPTY_LEVEL = 9_999_999_999
 """What LOBSTER writes as the price of a level that holds no order; negative on the bid side."""
@@ -23,6 +20,7 @@ EMPTY_LEVEL = 9_999_999_999
 MESSAGE_COLUMNS = ("time", "kind", "order_id", "size", "price", "side")
 _DAY = 86_400 * 10**9
 _UNSIGNED = (EXECUTE_HIDDEN, CROSS, HALT)
+_PLAIN_SECONDS = r"^\d{1,5}(\.\d{1,9})?$"
 _FEW_ROWS = 20
 _STEP = ("1 s", "100 ms", "10 ms", "1 ms", "100 µs", "10 µs", "1 µs")
 _EXPECTED = {
@@ -118,11 +116,6 @@ def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool) -> DayTable:
     return DayTable(frame, lines, lines, levels, last, pl.DataFrame(), note)
 
 
-def count_lines(path: Path) -> int:
-    """Lines of a file, of which the last may lack its end; of a broken gzip stream those before the break."""
-    return sum(1 for _ in _lines(path))
-
-
 def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, quarantine: bool) -> DayTable:
     try:
         messages, books = _scan_lines(message).collect(), _scan_lines(book).collect()
@@ -161,7 +154,7 @@ def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, 
 def _open(path: Path, columns: tuple[str, ...] | None) -> _File:
     """Look at the first line: is it a header, and how many columns are there."""
     try:
-        first = next(_lines(path), "")
+        first = next(read_lines(path), "")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise Unusable("unreadable", f"{path.name} cannot be read: {error}", path) from error
     if not first.strip():
@@ -231,12 +224,13 @@ def _checked(rows: pl.LazyFrame, file: _File, fields: pl.Expr) -> pl.LazyFrame:
     rules["impossible direction"] = ~side.is_in([-1, 1]) & ~((side == 0) & kind.is_in(_UNSIGNED))
     rules["impossible size"] = pl.col("size") < 0
     rules["impossible price"] = pl.when(kind == HALT).then(~price.is_between(-1, 1)).otherwise(price <= 0)
-    rules["time runs backwards"] = ns < pl.when(ns < _DAY).then(ns).cum_max().shift(1)
-    parts = pl.col("time").str.extract_groups(r"^(\d{1,5})(?:\.(\d{1,9}))?$")
-    fraction = parts.struct[1].fill_null("")
+    rules["time runs backwards"] = ns < pl.when(ns < _DAY).then(ns).cum_max()
+    text = pl.col("time")
+    point = text.str.find(".", literal=True)
     return rows.with_columns(
-        ns=parts.struct[0].cast(pl.Int64) * 10**9 + fraction.str.pad_end(9, "0").cast(pl.Int64),
-        decimals=fraction.str.len_bytes(),
+        # A decimal of scale 9 is an integer number of nanoseconds: no float, and no digit is lost.
+        ns=pl.when(text.str.contains(_PLAIN_SECONDS)).then(text).cast(pl.Decimal(20, 9)).to_physical().cast(pl.Int64),
+        decimals=(text.str.len_bytes() - point - 1).fill_null(0),
     ).with_columns(_first_broken(rules))
 
 
@@ -321,7 +315,7 @@ def _broken_file(files: tuple[_File, ...], error: Exception) -> Unusable:
     """Find which of the files cannot be read to its end."""
     for file in files:
         try:
-            for _ in _lines(file.path, strict=True):
+            for _ in read_lines(file.path, strict=True):
                 pass
         except (OSError, EOFError, UnicodeDecodeError) as found:
             lines = count_lines(file.path)
@@ -329,22 +323,3 @@ def _broken_file(files: tuple[_File, ...], error: Exception) -> Unusable:
     return Unusable(
         "unreadable", f"{files[0].path.name} or {files[1].path.name} cannot be read: {error}", files[0].path
     )
-
-
-def _lines(path: Path, strict: bool = False) -> Iterator[str]:
-    """Lines of a plain or gzipped file; a broken gzip stream ends them, or raises when `strict`."""
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        file: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-        lines = iter(file)
-        while True:
-            try:
-                line = next(lines)
-            except StopIteration:
-                return
-            except (OSError, EOFError):
-                if strict:
-                    raise
-                return
-            yield line.decode("utf-8-sig", "strict" if strict else "replace")

@@ -195,12 +195,12 @@ def test_persistence_does_not_use_the_instant_itself() -> None:
 def test_flags_and_halts_are_found_and_counted() -> None:
     table = pl.DataFrame(
         {
-            "entity": ["A"] * 6 + ["B"] * 2,
-            "available_time": [1, 2, 3, 4, 5, 6, 1, 2],
-            "kind": pl.Series([1, 7, 3, 7, 1, 7, 1, 1], dtype=pl.UInt8),
-            "ask_price_1": [5, 5, 5, None, 5, 5, 5, 5],
-            "bid_price_1": [4, 5, 6, 4, 4, 4, 4, 4],
-            "halted": [False, True, True, False, False, True, False, False],
+            "entity": ["A"] * 7 + ["B"] * 2,
+            "available_time": [1, 2, 3, 4, 5, 6, 9, 1, 2],
+            "kind": pl.Series([1, 7, 3, 7, 1, 7, 1, 1, 1], dtype=pl.UInt8),
+            "ask_price_1": [5, 5, 5, None, 5, 5, 5, 5, 5],
+            "bid_price_1": [4, 5, 6, 4, 4, 4, 4, 4, 4],
+            "halted": [False, True, True, False, False, True, False, False, False],
         }
     )
     flagged = book_flags(table)
@@ -208,7 +208,9 @@ def test_flags_and_halts_are_found_and_counted() -> None:
     assert flagged["locked"].arg_true().to_list() == [1]
     assert flagged["one_sided"].arg_true().to_list() == [3]
     assert count_flags(table.lazy()) == {"crossed": 1, "locked": 1, "one_sided": 1, "halted": 3}
-    assert halt_intervals(table).rows() == [("A", 2, 4), ("A", 6, None)]  # the second has no resume by the end
+    # The second halt has no resume: an order, the next day's first, is what follows it.
+    assert halt_intervals(table).rows() == [("A", 2, 4), ("A", 6, None)]
+    assert halt_intervals(table.head(6)).rows() == [("A", 2, 4), ("A", 6, None)]
 
 
 def amazon(realdata: Path) -> pl.LazyFrame:
