@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -19,7 +20,6 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 
@@ -60,7 +60,6 @@ _STYLE: dict[Any, Any] = {
     "legend.fontsize": 9,
     "lines.linewidth": 1.8,
     "text.parse_math": False,  # a class may be called "$x"
-    "timezone": "UTC",
 }
 
 
@@ -137,9 +136,51 @@ def thinned(n: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, n - 1, min(n, MOST_POINTS)).round().astype(np.int64))
 
 
-def clock_axis(axes: Axes) -> None:
-    """Label the horizontal axis with times of day or dates, UTC, whichever fits."""
-    locator = AutoDateLocator(maxticks=6)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    formatter = ConciseDateFormatter(locator, tz="UTC")  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_formatter(formatter)
+SECOND = 1_000_000_000
+_DAY = 86_400 * SECOND
+_STEPS = (
+    *(mantissa * 10**power for power in range(9) for mantissa in (1, 2, 5)),
+    *(SECOND * s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200)),
+    *(_DAY * d for d in (1, 2, 4, 7, 14)),
+)
+_MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600)
+
+
+def time_ticks(first: int, last: int, most: int = 5) -> tuple[list[int], list[str], str]:
+    """Round times for an axis from `first` to `last`, ns UTC, and how to write them.
+
+    Returns:
+        The times in ns, at most `most` + 1 of them; their labels; and a note to stand beside the axis.
+    """
+    span = last - first
+    step = next((step for step in _STEPS if span <= most * step), None)
+    if step is None:
+        return _month_ticks(first, last, most)
+    ticks = list(range(-(-first // step) * step, last + 1, step))
+    if step < SECOND:
+        start = first // SECOND * SECOND
+        return ticks, [f"+{(t - start) / SECOND:.9g} s" for t in ticks], f"after {_utc(start, '%Y-%m-%d %H:%M:%S')} UTC"
+    if step >= _DAY:
+        return ticks, [_utc(t, "%Y-%m-%d") for t in ticks], "UTC"
+    days = sorted({_utc(first, "%Y-%m-%d"), _utc(last, "%Y-%m-%d")})
+    form = "%H:%M:%S" if step < 60 * SECOND else "%H:%M"
+    return ticks, [_utc(t, form) for t in ticks], f"{' to '.join(days)}, UTC"
+
+
+def _month_ticks(first: int, last: int, most: int) -> tuple[list[int], list[str], str]:
+    start, end = (np.datetime64(t, "ns").astype("datetime64[M]").astype(int) for t in (first, last))
+    step = next(months for months in _MONTHS if end - start <= most * months)
+    months = np.arange(-(-start // step) * step, end + 1, step).astype("datetime64[M]")
+    ticks = [t for t in months.astype("datetime64[ns]").astype(np.int64).tolist() if first <= t <= last]
+    return ticks, [_utc(t, "%Y" if step % 12 == 0 else "%Y-%m") for t in ticks], "UTC"
+
+
+def _utc(time: int, form: str) -> str:
+    return datetime.fromtimestamp(time // SECOND, UTC).strftime(form)
+
+
+def clock_axis(axes: Axes, first: int, last: int) -> None:
+    """Label a horizontal axis that counts seconds after `first` (ns UTC) with times of day or dates."""
+    ticks, labels, note = time_ticks(first, last)
+    axes.set_xticks([(t - first) / SECOND for t in ticks], labels)
+    axes.set_xlabel(note)

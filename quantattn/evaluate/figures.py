@@ -11,8 +11,23 @@ from numpy.typing import ArrayLike
 
 from quantattn.evaluate.calibration import reliability
 from quantattn.evaluate.compare import Table, advantage, decimals
-from quantattn.evaluate.drawing import MODEL, MUTED, OTHER, SHADE, THIRD, Figure, clock_axis, draw, short, thinned
+from quantattn.evaluate.drawing import (
+    MODEL,
+    MUTED,
+    OTHER,
+    SECOND,
+    SHADE,
+    THIRD,
+    Figure,
+    clock_axis,
+    draw,
+    short,
+    thinned,
+)
 from quantattn.evaluate.metrics import classified, confusion_matrix, finite
+
+Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+"""Name → (training steps, losses)."""
 
 
 def methods_figure(table: Table) -> Figure:
@@ -48,9 +63,7 @@ def methods_figure(table: Table) -> Figure:
     return draw("methods", "Every method on the same decisions", caption, paint, (4.6, 0.3 * len(rows) + 0.85))
 
 
-def loss_figure(
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], references: Mapping[str, float] | None = None
-) -> Figure:
+def loss_figure(curves: Curves, references: Mapping[str, float] | None = None) -> Figure:
     """Loss against training step.
 
     Args:
@@ -140,18 +153,18 @@ def advantage_figure(gain: ArrayLike, time: ArrayLike, against: str, unit: str =
     if won.shape != when.shape:
         raise ValueError(f"gain has shape {won.shape} but time {when.shape}")
     order = np.argsort(when, kind="stable")
-    total, when = np.cumsum(won[order]), when[order].astype("datetime64[ns]")
+    total, first, last = np.cumsum(won[order]), int(when.min()), int(when.max())
+    seconds = (when[order] - first) / SECOND
 
     def paint(axes: Axes) -> None:
         keep = thinned(total.size)
         axes.axhline(0, color=MUTED, linewidth=1)
-        axes.plot(when[keep], total[keep], color=MODEL)
-        axes.fill_between(when[keep], 0, total[keep], color=SHADE, alpha=0.12, linewidth=0)
+        axes.plot(seconds[keep], total[keep], color=MODEL)
+        axes.fill_between(seconds[keep], 0, total[keep], color=SHADE, alpha=0.12, linewidth=0)
         axes.set_ylabel(f"total gain ({unit})")
-        if when[0] < when[-1]:
-            clock_axis(axes)
+        clock_axis(axes, first, last)
 
-    caption = f"Running total of the model's gain over {against}: rising is better, level is no better. Times are UTC."
+    caption = f"Running total of the model's gain over {against}: rising is better, level is no better."
     return draw("advantage", "Where the advantage was earned", caption, paint)
 
 
@@ -185,7 +198,7 @@ def classification_figures(
     classes: Sequence[str],
     baseline_prob: ArrayLike,
     table: Table,
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    curves: Curves | None = None,
 ) -> tuple[Figure, ...]:
     """The figures of a classifier's report.
 
@@ -202,8 +215,8 @@ def classification_figures(
     references = {row.method: row.figures[table.loss].value for row in table.rows if table.loss in row.figures}
     levels = {name: references[name] for name in (table.best_baseline, "Bayes bound") if name in references}
     figures = [methods_figure(table), advantage_figure(gain, np.asarray(time)[kept], table.best_baseline)]
-    if curves:
-        figures.append(loss_figure(curves, levels))
+    if drawn := _not_empty(curves):
+        figures.append(loss_figure(drawn, levels))
     figures += [confusion_figure(confusion_matrix(y, prob), classes), reliability_figure(y, prob)]
     return tuple(figures)
 
@@ -214,7 +227,7 @@ def regression_figures(
     time: ArrayLike,
     baseline: ArrayLike,
     table: Table,
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    curves: Curves | None = None,
     unit: str = "",
 ) -> tuple[Figure, ...]:
     """The figures of a regression's report; arguments as in `classification_figures`, with values for probabilities."""
@@ -227,4 +240,8 @@ def regression_figures(
         predictions_figure(actual, model, unit),
         advantage_figure(gain, np.asarray(time)[kept], table.best_baseline, "squared error"),
     ]
-    return (*figures, loss_figure(curves)) if curves else tuple(figures)
+    return (*figures, loss_figure(drawn)) if (drawn := _not_empty(curves)) else tuple(figures)
+
+
+def _not_empty(curves: Curves | None) -> Curves:
+    return {name: curve for name, curve in (curves or {}).items() if len(curve[0])}
