@@ -5,8 +5,9 @@ P_1 … P_h the closes of the next h sessions, r_i = P_i / P_{i−1} − 1:
 
     volatility v(+h) = ln sqrt( Σ (r_i − r̄)² / (h − 1) ),      return = P_h / P_0 − 1.
 
-The history feature v(−h) is the same over the h returns that end with the last close strictly before the filing became
-public. The return across the publication itself belongs to neither. A label needs a close on every session it uses.
+The history features v(−h) and return are the same over the h returns that end with the last close strictly before the
+filing became public. The return across the publication itself belongs to neither. A label needs a close on every
+session it uses.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def label_filings(
         history: number of returns before it; h when not given.
 
     Returns:
-        The table with `ticker`, `volatility` and `forward_return` (Float64), `history_volatility` (Float64),
+        The table with `ticker`, `volatility`, `forward_return`, `history_volatility`, `history_return` (Float64),
         `label_start` and `label_end` (Int64 nanoseconds UTC: closes of the first and last session that the label
         reads), `label_reason` and `history_reason` (null when there is a value, else one of `REASONS`).
 
@@ -81,7 +82,8 @@ def label_filings(
         for entity, time in filings.select("entity", "available_time").iter_rows()
     ]
     schema = {
-        **{"volatility": pl.Float64, "forward_return": pl.Float64, "history_volatility": pl.Float64},
+        **{"volatility": pl.Float64, "forward_return": pl.Float64},
+        **{"history_volatility": pl.Float64, "history_return": pl.Float64},
         **{"label_start": pl.Int64, "label_end": pl.Int64, "label_reason": pl.String, "history_reason": pl.String},
     }
     labels = pl.DataFrame(rows, schema=schema, orient="row")
@@ -89,25 +91,31 @@ def label_filings(
     return pl.concat([filings, ticker.to_frame(), labels], how="horizontal")
 
 
-_Row = tuple[float | None, float | None, float | None, int | None, int | None, str | None, str | None]
+_Moves = tuple[float, float]
+_Row = tuple[float | None, float | None, float | None, float | None, int | None, int | None, str | None, str | None]
 
 
 def _label(available: int, closes: _Closes | None, horizon: int, history: int) -> _Row:
     if closes is None:
-        return None, None, None, None, None, NO_TICKER, NO_TICKER
+        return None, None, None, None, None, None, NO_TICKER, NO_TICKER
     sessions = new_york_sessions()
     entry = int(np.searchsorted(sessions.open, available, side="left"))
     last = int(np.searchsorted(sessions.close, available, side="left")) - 1
-    after = closes.window(entry, entry + horizon)
-    before = closes.window(last - history, last)
-    past = before if isinstance(before, str) else log_volatility(before)
-    past_value, past_reason = (None, past) if isinstance(past, str) else (past, None)
-    future = after if isinstance(after, str) else log_volatility(after)
-    if isinstance(future, str) or isinstance(after, str):
-        return None, None, past_value, None, None, str(future), past_reason
-    forward = float(after[-1] / after[0] - 1.0)
-    start, end = int(sessions.close[entry]), int(sessions.close[entry + horizon])
-    return future, forward, past_value, start, end, None, past_reason
+    after = _moves(closes.window(entry, entry + horizon))
+    before = _moves(closes.window(last - history, last))
+    past = (None, None, before) if isinstance(before, str) else (*before, None)
+    if isinstance(after, str):
+        return None, None, *past[:2], None, None, after, past[2]
+    interval = int(sessions.close[entry]), int(sessions.close[entry + horizon])
+    return *after, *past[:2], *interval, None, past[2]
+
+
+def _moves(closes: npt.NDArray[np.float64] | str) -> _Moves | str:
+    """Log volatility and return over a window of closes, or why there is none."""
+    if isinstance(closes, str):
+        return closes
+    volatility = log_volatility(closes)
+    return volatility if isinstance(volatility, str) else (volatility, float(closes[-1] / closes[0] - 1.0))
 
 
 def log_volatility(closes: npt.NDArray[np.float64]) -> float | str:

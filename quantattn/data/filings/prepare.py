@@ -1,0 +1,235 @@
+"""Filings → what a training run needs: whole documents as sequences, split in time, tokenizer fitted on the past."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from quantattn.data.filings.labels import label_filings
+from quantattn.data.filings.prices import Prices, match_tickers
+from quantattn.data.filings.tokenizer import BEGIN, END, FilingTokenizer
+from quantattn.data.pack import Decisions, SequenceSet, TokenTable
+from quantattn.data.prepared import PARTS, Prepared
+from quantattn.data.protocol import Audit, Fitted, Intervals, Split, WalkForward, audit
+from quantattn.data.sources.source import Source
+
+Objective = Literal["masked", "volatility", "return"]
+OnLong = Literal["error", "window", "keep"]
+
+_TARGETS: Mapping[str, tuple[str, str]] = {
+    "volatility": ("volatility", "history_volatility"),
+    "return": ("forward_return", "history_return"),
+}
+"""Objective → column of its target and column of the same quantity before the filing."""
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+
+
+def prepare_filings(
+    source: Source,
+    *,
+    objective: Objective = "volatility",
+    prices: Prices | None = None,
+    tickers: Mapping[str, str | tuple[str, ...]] | None = None,
+    horizon: int = 252,
+    history: int | None = None,
+    split: WalkForward | None = None,
+    fold: int = -1,
+    vocabulary_size: int = 8_192,
+    max_seq_len: int = 8_192,
+    on_long: OnLong = "error",
+) -> Prepared:
+    """Label, split, tokenize and audit the filings of a source.
+
+    A filing is one sequence: a begin code, its tokens, an end code at which the decision is made, as of the time at
+    which the filing became public. Decisions are split by time and purged by label interval; tokenizer and baseline
+    are fitted on the training filings alone.
+
+    Args:
+        source: what `scan_filings` returns.
+        objective: "volatility" or "return": filings that have it and a history feature; it is the target "label".
+            "masked": every filing, no target.
+        prices: daily closes; needed unless the objective is "masked".
+        tickers: CIK → ticker or tickers; needed with prices.
+        horizon: sessions that the label looks at.
+        history: sessions that the history feature looks back; `horizon` when not given.
+        split: how time is cut; `WalkForward()` when not given.
+        fold: which of its folds, the last by default.
+        vocabulary_size: tokens of the BPE at most.
+        max_seq_len: tokens of a sequence at most, begin and end included.
+        on_long: what becomes of a longer filing: "error"; "window": it is cut into windows of at most `max_seq_len`
+            tokens, each a sequence with the filing's target; "keep": it stays whole and `max_seq_len` is not used.
+
+    Returns:
+        Sequences of the three parts. With a target, `baselines[part]` has `history` (Q,): the same quantity before the
+        filing, v(−h) for volatility; `recalibrated` (Q,): a + b · history, least squares on the training filings; and
+        `mean` (Q,): the mean target of the training filings.
+
+    Raises:
+        ValueError: missing prices, no labelled filing, a part without rows, a filing that is too long.
+        LeakError: the audit found a leak.
+    """
+    for name, value, known in (("objective", objective, Objective), ("on_long", on_long, OnLong)):
+        if value not in get_args(known):
+            raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
+    filings = source.frame.collect()
+    table, counts, dropped = _with_labels(filings, objective, prices, tickers, horizon, history)
+    cut = split or WalkForward()
+    folds = cut.split(_intervals(table))
+    chosen = folds[fold]
+    until = _end_of_training(table, chosen)
+    training = table[chosen.train]
+    tokenizer = FilingTokenizer.fit(training, fitted_until=until, vocabulary_size=vocabulary_size)
+    line = _Line.fit(training, objective)
+    proof = _audit(table, folds, chosen, cut, _fitted(chosen, until, objective)).require()
+    parts = {}
+    for name in PARTS:
+        rows = table[getattr(chosen, name)]
+        parts[name] = _Part.of(rows, tokenizer.encode_all(rows["text"].to_list()), objective, max_seq_len, on_long)
+        counts |= {f"{name} filings": rows.height, f"{name} tokens": len(parts[name].sequences.table)}
+    for why in ("purged", "embargoed"):
+        dropped |= {why: chosen.counts[why]} if chosen.counts[why] else {}
+    return Prepared(
+        train=parts["train"].sequences,
+        valid=parts["valid"].sequences,
+        test=parts["test"].sequences,
+        codes=tokenizer.codes,
+        values=tokenizer.values,
+        vocabulary_json=tokenizer.to_json(),
+        classes=(),
+        audit=proof,
+        counts=counts,
+        hashes=_hashes(source, tokenizer),
+        baselines={name: part.baselines(line) for name, part in parts.items()},
+        as_of={name: part.rows["available_time"].to_numpy() for name, part in parts.items()},
+        entity={name: part.rows["entity"].to_numpy() for name, part in parts.items()},
+        dropped=dropped,
+    )
+
+
+def _with_labels(
+    filings: pl.DataFrame,
+    objective: Objective,
+    prices: Prices | None,
+    tickers: Mapping[str, str | tuple[str, ...]] | None,
+    horizon: int,
+    history: int | None,
+) -> tuple[pl.DataFrame, dict[str, int], dict[str, int]]:
+    """Filings that can be learned from, with `label_start`, `label_end`; counts of rows; reasons of those left out."""
+    counts = {"filings": filings.height}
+    if objective == "masked":
+        # Nothing is looked at beyond the filing itself, so its interval is the moment at which it became public.
+        return filings.with_columns(label_start="available_time", label_end="available_time"), counts, {}
+    if prices is None or tickers is None:
+        raise ValueError(f"objective {objective!r} needs prices and tickers; only 'masked' does without")
+    matched = match_tickers(filings["entity"], prices, tickers)
+    labelled = label_filings(filings, prices, matched, horizon=horizon, history=history)
+    reason = pl.coalesce("label_reason", pl.lit("history: ") + pl.col("history_reason"))
+    without = labelled.filter(reason.is_not_null()).select(reason=reason)["reason"]
+    dropped = dict(sorted(Counter(without).items()))
+    kept = labelled.filter(reason.is_null())
+    if not kept.height:
+        raise ValueError(
+            f"none of {filings.height} filings has a label and a history: "
+            f"{', '.join(f'{why} ({number})' for why, number in dropped.items())}"
+        )
+    flagged = [ticker for ticker in sorted(set(kept["ticker"])) if prices.adjusted[ticker] is not False]
+    counts["filings with prices that are not point in time"] = kept.filter(pl.col("ticker").is_in(flagged)).height
+    return kept, counts, dropped
+
+
+def _intervals(table: pl.DataFrame) -> Intervals:
+    return Intervals(*(table[name].to_numpy() for name in ("available_time", "label_start", "label_end")))
+
+
+def _end_of_training(table: pl.DataFrame, split: Split) -> int:
+    """The first time at which a held-out filing became public: what was fitted saw nothing from there on."""
+    return int(table["available_time"].to_numpy()[np.concatenate([split.valid, split.test])].min())
+
+
+def _hashes(source: Source, tokenizer: FilingTokenizer) -> dict[str, str]:
+    """One hash of all files by name and content, and one of the tokenizer."""
+    files = "".join(f"{name} {digest}\n" for name, digest in sorted(source.report.files.items()))
+    named = {f"{len(source.report.files)} source files": files, "tokenizer": tokenizer.to_json()}
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in named.items()}
+
+
+def _fitted(split: Split, until: int, objective: Objective) -> tuple[Fitted, ...]:
+    names = ("tokenizer",) if objective == "masked" else ("tokenizer", "baseline")
+    return tuple(Fitted(name, until, len(split.train), split.train) for name in names)
+
+
+def _audit(
+    table: pl.DataFrame, folds: tuple[Split, ...], chosen: Split, cut: WalkForward, fitted: tuple[Fitted, ...]
+) -> Audit:
+    decisions = table.select("entity", "label_start", "label_end", as_of="available_time", input_time="available_time")
+    earlier = [each.test for each in folds if each.fold < chosen.fold]
+    return audit(decisions, chosen, fitted=fitted, events=table, embargo=cut.embargo, earlier_tests=earlier)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Least squares over the training filings: target ≈ intercept + slope · history."""
+
+    history: str
+    intercept: float
+    slope: float
+    mean: float
+
+    @staticmethod
+    def fit(training: pl.DataFrame, objective: Objective) -> _Line | None:
+        if objective == "masked":
+            return None
+        target, history = _TARGETS[objective]
+        x, y = training[history].to_numpy(), training[target].to_numpy()
+        design = np.stack([np.ones_like(x), x], axis=1)
+        (intercept, slope), *_ = np.linalg.lstsq(design, y, rcond=None)
+        return _Line(history, float(intercept), float(slope), float(y.mean()))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One part of the split: its sequences and, row by row, the filing that each decision belongs to."""
+
+    sequences: SequenceSet
+    rows: pl.DataFrame
+
+    @staticmethod
+    def of(rows: pl.DataFrame, codes: list[_Ints], objective: Objective, max_seq_len: int, on_long: OnLong) -> _Part:
+        whole = [np.concatenate([[BEGIN], each, [END]]).astype(np.int64) for each in codes]
+        if on_long == "keep":
+            max_seq_len = max((len(each) for each in whole), default=1)
+        size = max_seq_len if on_long == "window" else max((len(each) for each in whole), default=1)
+        pieces = [(n, each[at : at + size]) for n, each in enumerate(whole) for at in range(0, len(each), size)]
+        filing = np.asarray([n for n, _ in pieces], np.int64)
+        lengths = np.asarray([len(piece) for _, piece in pieces], np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        repeated = rows[filing]
+        tokens = np.concatenate([piece for _, piece in pieces]) if pieces else np.zeros(0, np.int64)
+        table = TokenTable(
+            fields={"token": tokens},
+            time=np.repeat(repeated["available_time"].to_numpy(), lengths),
+            offsets=offsets,
+            entities=tuple(repeated["accession"]),
+        )
+        named = _TARGETS.get(objective)
+        targets = {} if named is None else {"label": repeated[named[0]].to_numpy().astype(np.float32)}
+        decisions = Decisions(offsets[1:] - 1, targets)
+        return _Part(SequenceSet(table, decisions, max_seq_len, "document"), repeated)
+
+    def baselines(self, line: _Line | None) -> dict[str, npt.NDArray[np.generic]]:
+        if line is None:
+            return {}
+        past = self.rows[line.history].to_numpy().astype(np.float64)
+        return {
+            "history": past,
+            "recalibrated": line.intercept + line.slope * past,
+            "mean": np.full(len(past), line.mean),
+        }
