@@ -6,6 +6,7 @@ sign, all independent, so every expectation below is a finite sum over C(F, ·)/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -35,6 +36,20 @@ class Bayes:
     brier: float
     context: int | None
     marker_seen: float
+
+    @staticmethod
+    def mixture(parts: Sequence[Bayes], weights: npt.ArrayLike) -> Bayes:
+        """Averages over decisions of which weights[i] are in the situation of parts[i]; `context` is the shortest."""
+        share = np.asarray(weights, np.float64) / np.sum(weights)
+
+        def mean(name: str) -> float:
+            return float(share @ [getattr(part, name) for part in parts])
+
+        contexts = [part.context for part in parts if part.context is not None]
+        return Bayes(
+            **{name: mean(name) for name in ("log_loss", "accuracy", "entropy", "brier", "marker_seen")},
+            context=min(contexts, default=None),
+        )
 
 
 @dataclass(frozen=True)

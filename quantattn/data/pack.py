@@ -55,6 +55,15 @@ class TokenTable:
     def __len__(self) -> int:
         return len(self.time)
 
+    def between(self, first: int, last: int, rows: Ints) -> tuple[TokenTable, Ints]:
+        """The tokens with first ≤ time ≤ last, and the new numbers of `rows`, which must be among them."""
+        kept = (self.time >= first) & (self.time <= last)
+        if not bool(kept[rows].all()):
+            raise ValueError(f"{int((~kept[rows]).sum())} of {len(rows)} rows lie outside the times {first} … {last}")
+        before = np.concatenate([[0], np.cumsum(kept)])
+        fields = {name: column[kept] for name, column in self.fields.items()}
+        return TokenTable(fields, self.time[kept], before[self.offsets], self.entities), before[rows]
+
     def entity_of(self, row: Ints) -> Ints:
         """Number of the entity that each row belongs to."""
         return np.asarray(np.searchsorted(self.offsets, row, side="right") - 1, np.int64)
@@ -146,6 +155,11 @@ class SequenceSet:
     def lengths(self) -> Ints:
         """(S,) tokens of each sequence."""
         return np.asarray(self.stop - self.start, np.int64)
+
+    @property
+    def contexts(self) -> Ints:
+        """(Q,) tokens that each decision sees in its sequence up to itself, itself included."""
+        return self.decisions.row + 1 - np.repeat(self.start, np.diff(self.first))
 
     def pack(self, indices: Sequence[int] | Ints) -> PackedBatch:
         """The sequences of these numbers, in this order, as one batch.

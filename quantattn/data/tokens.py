@@ -7,7 +7,7 @@ the scaled values. Everything is past-only: a row's tokens are a function of tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,8 @@ def raw_fields(tick: pl.Expr) -> dict[str, pl.Expr]:
 
 
 RAW: tuple[str, ...] = tuple(raw_fields(pl.lit(1)))
+FIELDS: tuple[str, ...] = (*CATEGORIES, *RAW)
+"""Everything that an event's token can have."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class Tokenizer:
         instruments: Iterable[Instrument],
         *,
         fitted_until: int,
+        fields: Sequence[str] | None = None,
         n_bins: int = 32,
         max_rows: int = 2_000_000,
     ) -> Tokenizer:
@@ -139,37 +142,38 @@ class Tokenizer:
             frame: book events in canonical order.
             instruments: one for each entity.
             fitted_until: ns UTC, exclusive.
+            fields: which tokens to make, names among `FIELDS`; None is all of them.
             n_bins: the most bins a numeric field may get.
-            max_rows: with more training rows than this, every k-th is used, k the smallest that is enough.
+            max_rows: with more training rows than this, bins and scales come from every k-th of them.
 
         Raises:
-            ValueError: when there is no training row, or n_bins is less than 2.
+            ValueError: when there is no training row, a field is not known, or n_bins is less than 2.
         """
+        names = FIELDS if fields is None else tuple(fields)
+        unknown = [name for name in names if name not in FIELDS]
+        if unknown or not names or len(set(names)) != len(names):
+            raise ValueError(f"fields must be some of {', '.join(FIELDS)}, each once, got {', '.join(names) or 'none'}")
         if n_bins < 2:
             raise ValueError(f"n_bins must be at least 2, got {n_bins}")
         ticks = {instrument.entity: instrument.tick for instrument in instruments}
         past = pl.col("available_time") < fitted_until
-        rows = int(frame.select(past.sum()).collect().item())
-        if rows == 0:
-            raise ValueError(
-                f"no event is available before fitted_until = {fitted_until}, so there is nothing to fit on"
-            )
-        raw = raw_fields(_tick(ticks))
-        seen = (
-            frame.select(
-                "available_time", *CATEGORIES, *(expression.alias(f"{name}_raw") for name, expression in raw.items())
-            )
-            .filter(past)
-            .gather_every(-(-rows // max_rows))
-            .collect()
+        categorical = [name for name in CATEGORIES if name in names]
+        found = frame.filter(past).select(
+            rows=pl.len(), last=pl.col("available_time").max(), **{n: pl.col(n).unique().implode() for n in categorical}
         )
+        rows, last, *values = found.collect().row(0)
+        if rows == 0:
+            raise ValueError(f"no event is available before fitted_until = {fitted_until}: nothing to fit on")
+        raw = {name: expression for name, expression in raw_fields(_tick(ticks)).items() if name in names}
+        # Raw values look at the row before, so they are made before rows are left out.
+        seen = frame.select(past.alias("past"), **raw).filter("past").gather_every(-(-rows // max_rows)).collect()
         return Tokenizer(
-            categories={name: tuple(int(value) for value in seen[name].unique().sort()) for name in CATEGORIES},
-            numeric={name: NumericField.fit(name, seen[f"{name}_raw"].drop_nulls().to_numpy(), n_bins) for name in RAW},
+            categories={name: tuple(sorted(each)) for name, each in zip(categorical, values, strict=True)},
+            numeric={name: NumericField.fit(name, seen[name].drop_nulls().to_numpy(), n_bins) for name in raw},
             ticks=ticks,
             fitted_until=fitted_until,
-            fitted_last=int(np.asarray(seen["available_time"].to_numpy()).max()),
-            fitted_rows=seen.height,
+            fitted_last=last,
+            fitted_rows=rows,
         )
 
     @property
@@ -191,7 +195,7 @@ class Tokenizer:
         """
         ticks = dict(self.ticks)
         ticks.update({instrument.entity: instrument.tick for instrument in instruments or ()})
-        raw = raw_fields(_tick(ticks))
+        raw = {name: each for name, each in raw_fields(_tick(ticks)).items() if name in self.numeric}
         frame = frame.with_columns(expression.alias(f"{name}_raw") for name, expression in raw.items())
         coded = [self._category(name) for name in self.categories]
         for name, field in self.numeric.items():

@@ -1,0 +1,94 @@
+"""Book events as a token table, and the events at which decisions are made: what training and scoring share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
+from quantattn.data.schema import BookEvents, check
+from quantattn.data.sources.source import Source
+from quantattn.data.synthetic import SyntheticMarket
+from quantattn.data.tokens import Tokenizer
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """Decisions to score.
+
+    Attributes:
+        sequences: every decision in exactly one of them, without targets.
+        as_of: (Q,) int64 ns UTC.
+        entity: (Q,) names.
+        hashes: name → sha256 of what went in.
+    """
+
+    sequences: SequenceSet
+    as_of: Ints
+    entity: tuple[str, ...]
+    hashes: Mapping[str, str]
+
+
+def encode_market(
+    source: Source | SyntheticMarket,
+    vocabulary_json: str,
+    *,
+    max_seq_len: int = 512,
+    layout: Layout = "chunks",
+    min_context: int | None = None,
+    decision_every: int = 1,
+    decision_kinds: Sequence[int] | None = None,
+) -> Unlabelled:
+    """Decisions of a source in the tokens of a tokenizer that was fitted before; see `prepare_market` for the settings.
+
+    Raises:
+        ValueError: an event table that breaks its schema, or one without a decision.
+    """
+    source = source.source() if isinstance(source, SyntheticMarket) else source
+    events = check(source.frame.collect(), BookEvents)
+    rows = decision_rows(events, decision_every, decision_kinds)
+    tokenizer = Tokenizer.from_json(vocabulary_json)
+    table = token_table(tokenizer.transform(events.lazy(), source.instruments), tokenizer)
+    return Unlabelled(
+        sequences=SequenceSet(table, Decisions(rows), max_seq_len, layout, min_context),
+        as_of=table.time[rows],
+        entity=tuple(events["entity"].gather(rows)),
+        hashes=dict(source.report.files),
+    )
+
+
+def decision_rows(events: pl.DataFrame, every: int = 1, kinds: Sequence[int] | None = None) -> Ints:
+    """Row numbers of the decisions, ascending: of the events of these kinds, every `every`-th of each entity.
+
+    Raises:
+        ValueError: `every` is less than 1, or no event qualifies.
+    """
+    if every < 1:
+        raise ValueError(f"decision_every must be at least 1, got {every}")
+    chosen = events.select("entity", "kind", row=pl.int_range(pl.len()))
+    if kinds is not None:
+        chosen = chosen.filter(pl.col("kind").is_in(list(kinds)))
+    if every > 1:
+        chosen = chosen.filter(pl.int_range(pl.len()).over("entity") % every == 0)
+    if not chosen.height:
+        raise ValueError(f"none of {events.height} events is a decision: decision_kinds = {kinds}")
+    return chosen["row"].to_numpy()
+
+
+def token_table(transformed: pl.LazyFrame, tokenizer: Tokenizer) -> TokenTable:
+    """The columns of a tokenizer as arrays; the frame must be in canonical order."""
+    names = (*tokenizer.codes, *tokenizer.values)
+    frame = transformed.select("entity", "available_time", *names).collect()
+    runs = frame["entity"].rle().struct.unnest()
+    return TokenTable(
+        fields={name: frame[name].to_numpy() for name in names},
+        time=frame["available_time"].to_numpy(),
+        offsets=np.concatenate([[0], np.cumsum(runs["len"].to_numpy().astype(np.int64))]),
+        entities=tuple(runs["value"]),
+    )

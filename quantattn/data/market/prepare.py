@@ -1,0 +1,262 @@
+"""Order-book events → labels, split, tokens, sequences and baselines, with the audit that proves the order of time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from quantattn.data.bayes import Bayes
+from quantattn.data.market.encode import decision_rows, token_table
+from quantattn.data.market.features import FEATURES, book_features, persistence
+from quantattn.data.market.sessions import Sessions, exchange_sessions
+from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
+from quantattn.data.prepared import PARTS, Prepared
+from quantattn.data.protocol.audit import Fitted, audit
+from quantattn.data.protocol.labels import CLASS_NAMES, MidMove, Threshold, mid_moves
+from quantattn.data.protocol.splits import Intervals, WalkForward
+from quantattn.data.schema import EXECUTE_HIDDEN, BookEvents, check
+from quantattn.data.sources.source import Source
+from quantattn.data.synthetic import SyntheticMarket
+from quantattn.data.tokens import Tokenizer
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class MidLabel:
+    """The class of the move that follows a decision.
+
+    Attributes:
+        horizon: how far the label looks, in `unit`.
+        unit: "events" or "seconds".
+        method: 0 the move to the end of the horizon, 1 to its mean, 2 from mean to mean; see `MidMove`.
+        classes: 3 (down, flat, up), or 2 (down, up), where a decision followed by no move has no label.
+        rule: how the threshold between flat and a move is found: "fixed", or fitted on training rows by "mean",
+            "quantile" or "spread"; see `Threshold.fit`.
+        theta: the threshold when fixed, a relative move; text such as "1/50000" is exact.
+        quantile: for the rule of that name.
+    """
+
+    horizon: int = 100
+    unit: Literal["events", "seconds"] = "events"
+    method: Literal[0, 1, 2] = 1
+    classes: Literal[2, 3] = 3
+    rule: Literal["fixed", "mean", "quantile", "spread"] = "mean"
+    theta: float | str = 0
+    quantile: float = 1 / 3
+
+    @property
+    def move(self) -> MidMove:
+        """What is measured."""
+        return MidMove(self.horizon, self.unit, self.method)
+
+    def threshold(self, decisions: pl.DataFrame, train: Ints) -> Threshold:
+        """The fixed threshold, or the one fitted on these rows of `decisions`."""
+        if self.rule == "fixed":
+            return Threshold.fixed(self.theta)
+        return Threshold.fit(decisions, train, self.rule, self.quantile)
+
+
+def prepare_market(
+    source: Source | SyntheticMarket,
+    *,
+    label: MidLabel | None = None,
+    split: WalkForward | None = None,
+    fold: int = -1,
+    fields: Sequence[str] | None = None,
+    n_bins: int = 32,
+    max_seq_len: int = 512,
+    layout: Layout = "chunks",
+    min_context: int | None = None,
+    decision_every: int = 1,
+    decision_kinds: Sequence[int] | None = None,
+    calendar: str | None = None,
+) -> Prepared:
+    """Label, split, tokenize and audit the book events of a source.
+
+    Decisions are events; each is made as of the time at which its event became available, from that event and earlier
+    ones. They are split by time and purged by label interval; threshold and tokenizer are fitted on training rows.
+
+    Args:
+        source: book events. A synthetic market also tells the best possible log loss, when `label` and `decision_kinds`
+            ask for what it draws: the next event's move, two classes, at hidden executions.
+        label: what is predicted; `MidLabel()` when not given.
+        split: how time is cut; `WalkForward()` when not given.
+        fold: which of its folds, the last by default.
+        fields: token fields, names among `FIELDS` of `quantattn.data.tokens`; None is all.
+        n_bins: the most bins of a numeric field.
+        max_seq_len: tokens of a sequence at most.
+        layout: how decisions become sequences, see `SequenceSet`. With "windows" the parts share no token.
+        min_context: for layout "chunks", see `SequenceSet`.
+        decision_every: of the events that qualify, every how many-th of each entity is a decision.
+        decision_kinds: kinds of event that qualify (codes of `quantattn.data.schema`); None is all.
+        calendar: exchange whose sessions no label and no feature window may leave ("XNAS"); None: an entity's whole
+            table is one session.
+
+    Returns:
+        Sequences of the three parts with the target `label`; `baselines[part]` holds one row a decision: `features`
+        (Q, F) float64 in the order of `FEATURES`, `imbalance` (Q,), and `persistence` (Q,), the class of the last label
+        that had ended, −1 for none.
+
+    Raises:
+        ValueError: an event table that breaks its schema, no labelled decision, a part without rows.
+        LeakError: the audit found a leak.
+    """
+    label, split = label or MidLabel(), split or WalkForward()
+    market, source = (source, source.source()) if isinstance(source, SyntheticMarket) else (None, source)
+    events = check(source.frame.collect(), BookEvents)
+    sessions = _sessions(events, calendar)
+    rows = decision_rows(events, decision_every, decision_kinds)
+    measured = mid_moves(events, label.move, sessions)[rows].with_columns(row=rows)
+    dropped = _counted(measured)
+    moved = measured.filter(pl.col("label_reason").is_null())
+    if not moved.height:
+        raise ValueError(f"none of {measured.height} decisions has a label: {dropped}")
+    folds = split.split(Intervals(*(moved[name].to_numpy() for name in ("available_time", "label_start", "label_end"))))
+    chosen = folds[fold]
+    threshold = label.threshold(moved, chosen.train)
+    classed = threshold.classify(moved, label.classes)
+    decisions = classed.with_columns(persistence(classed).fill_null(-1)).filter(pl.col("label").is_not_null())
+    renumber = _Renumbering(classed["label"].is_not_null().to_numpy())
+    parts = {name: renumber(getattr(chosen, name)) for name in PARTS}
+    dropped |= _counted(classed) | {name: chosen.counts[name] for name in ("purged", "embargoed")}
+    until = _end_of_training(decisions, parts)
+    tokenizer = Tokenizer.fit(events.lazy(), source.instruments, fitted_until=until, fields=fields, n_bins=n_bins)
+    proof = audit(
+        decisions.select("entity", "label_start", "label_end", as_of="available_time", input_time="available_time"),
+        parts,
+        fitted=_fitted(tokenizer, threshold, parts),
+        events=events,
+        sessions=sessions,
+        embargo=split.embargo,
+        earlier_tests=[renumber(each.test) for each in folds if each.fold < chosen.fold],
+    ).require()
+    table = token_table(tokenizer.transform(events.lazy()), tokenizer)
+    features = book_features(events.lazy(), source.instruments, sessions=sessions).select(FEATURES).collect()
+    made = {name: _Part.of(decisions[parts[name]], features) for name in PARTS}
+    sets = {name: part.cut(table, max_seq_len, layout, min_context) for name, part in made.items()}
+    bayes = market.bayes() if market is not None and _is_drawn(label, decision_kinds, threshold) else None
+    return Prepared(
+        **sets,
+        codes=tokenizer.codes,
+        values=tokenizer.values,
+        vocabulary_json=tokenizer.to_json(),
+        classes=CLASS_NAMES[label.classes],
+        audit=proof,
+        counts={"events": events.height, "decisions": measured.height, "labelled": decisions.height}
+        | {f"{name} tokens in sequences": int(each.lengths.sum()) for name, each in sets.items()}
+        | {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()},
+        dropped={why: n for why, n in dropped.items() if n},
+        hashes=dict(source.report.files) | _hashes(tokenizer, table, decisions),
+        baselines={name: part.baselines for name, part in made.items()},
+        as_of={name: part.rows["available_time"].to_numpy() for name, part in made.items()},
+        entity={name: part.rows["entity"].to_numpy() for name, part in made.items()},
+        bayes=bayes,
+        bayes_in_context=None if bayes is None or market is None else _bayes_in_context(market, sets["test"]),
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Decisions of one part, and their baselines, row by row."""
+
+    rows: pl.DataFrame
+    baselines: dict[str, npt.NDArray[np.generic]]
+
+    @staticmethod
+    def of(rows: pl.DataFrame, features: pl.DataFrame) -> _Part:
+        own = features[rows["row"].to_numpy()]
+        return _Part(
+            rows,
+            {
+                "features": own.cast(pl.Float64).to_numpy(),
+                "imbalance": own["imbalance"].to_numpy(),
+                "persistence": rows["persistence"].to_numpy().astype(np.int64),
+            },
+        )
+
+    def cut(self, table: TokenTable, max_seq_len: int, layout: Layout, min_context: int | None) -> SequenceSet:
+        row = self.rows["row"].to_numpy()
+        if layout == "windows":
+            # Every token of the table would be in a sequence, those of the other parts too.
+            as_of = self.rows["available_time"].to_numpy()
+            table, row = table.between(int(as_of.min()), int(as_of.max()), row)
+        label = self.rows["label"].to_numpy().astype(np.int64)
+        return SequenceSet(table, Decisions(row, {"label": label}), max_seq_len, layout, min_context)
+
+
+@dataclass(frozen=True)
+class _Renumbering:
+    """From row numbers of a table to those of the table that keeps the marked rows only."""
+
+    kept: npt.NDArray[np.bool_]
+
+    def __call__(self, rows: Ints) -> Ints:
+        return (np.cumsum(self.kept) - 1)[rows[self.kept[rows]]]
+
+
+def _sessions(events: pl.DataFrame, calendar: str | None) -> Sessions | None:
+    if calendar is None:
+        return None
+    time = events["available_time"].to_numpy()
+    return exchange_sessions(calendar, int(time.min()), int(time.max()))
+
+
+def _counted(decisions: pl.DataFrame) -> dict[str, int]:
+    """Reason → decisions without a label."""
+    counts = decisions["label_reason"].drop_nulls().cast(pl.String).value_counts(sort=True)
+    return dict(counts.sort("label_reason").iter_rows())
+
+
+def _end_of_training(decisions: pl.DataFrame, parts: Mapping[str, Ints]) -> int:
+    """The instant after the last training decision: what is fitted sees nothing from there on."""
+    for name, rows in parts.items():
+        if not len(rows):
+            raise ValueError(f"no decision of the {name} part has a label; use more data or another label")
+    return int(decisions["available_time"].to_numpy()[parts["train"]].max()) + 1
+
+
+def _fitted(tokenizer: Tokenizer, threshold: Threshold, parts: Mapping[str, Ints]) -> tuple[Fitted, ...]:
+    baselines = Fitted("baselines", None, 0, parts["train"])
+    return (
+        Fitted("tokenizer", tokenizer.fitted_until, tokenizer.fitted_rows),
+        Fitted("label threshold", threshold.fitted_until, threshold.fitted_rows),
+        baselines,
+    )
+
+
+def _is_drawn(label: MidLabel, kinds: Sequence[int] | None, threshold: Threshold) -> bool:
+    """Whether the label of a synthetic market is what the market drew, so that its Bayes bound applies."""
+    asked = (label.horizon, label.unit, label.classes) == (1, "events", 2) and label.method != 2
+    return asked and threshold.theta == 0 and kinds is not None and tuple(kinds) == (EXECUTE_HIDDEN,)
+
+
+def _bayes_in_context(market: SyntheticMarket, sequences: SequenceSet) -> Bayes:
+    """What is possible with the tokens that each decision sees in its own sequence, averaged over the decisions."""
+    seen, count = np.unique(sequences.contexts, return_counts=True)
+    return Bayes.mixture([market.bayes(int(context)) for context in seen], count)
+
+
+def _hashes(tokenizer: Tokenizer, table: TokenTable, decisions: pl.DataFrame) -> dict[str, str]:
+    drawn = decisions.select("row", pl.col("label").cast(pl.Int64), "label_start", "label_end")
+    return {
+        "vocabulary": hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
+        "tokens": _sha256({**table.fields, "time": table.time, "offsets": table.offsets}),
+        "decisions": _sha256({name: drawn[name].to_numpy() for name in drawn.columns}),
+    }
+
+
+def _sha256(columns: Mapping[str, npt.NDArray[np.generic]]) -> str:
+    """Of names, types and little-endian bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name, column in sorted(columns.items()):
+        plain = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
+        digest.update(f"{name} {plain.dtype.str} {plain.shape}\n".encode())
+        digest.update(plain.tobytes())
+    return digest.hexdigest()
