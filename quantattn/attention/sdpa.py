@@ -1,4 +1,4 @@
-"""Exact attention on a CPU through torch's own fused operator, one sequence at a time.
+"""Exact attention on a CPU through torch's own fused operator, one run of equally long sequences at a time.
 
 The operator (`torch.ops.aten._scaled_dot_product_flash_attention_for_cpu`) computes tile by tile in native code and
 returns the logsumexp. What it does differently from this package is mended here:
@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from quantattn.attention.mask import Mask
+from quantattn.attention.seen import all_finite
 from quantattn.attention.state import Attended, AttentionState
 from quantattn.attention.tiled import Tiling, tiled_backward, tiled_forward
 
@@ -76,25 +79,55 @@ def sdpa_attention(
 
 @dataclass(frozen=True)
 class _Piece:
-    """A rectangle of one sequence that the operator can express: all of it visible, or a causal square."""
+    """The same rectangle of several equally long sequences in a row, one that the operator can express.
 
+    Attributes:
+        count: sequences.
+        rows: of all of them in q.
+        columns: of all of them in k and v.
+        queries: of the rectangle within each sequence.
+        keys: of the rectangle within each sequence.
+        square: whether the rectangle is a causal square; all of it is visible otherwise.
+    """
+
+    count: int
     rows: slice
     columns: slice
+    queries: slice
+    keys: slice
     square: bool
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        """(T, H, …) → (count, queries, H, …), a view."""
+        x = x[self.rows]
+        return x.view(self.count, x.shape[0] // self.count, *x.shape[1:])[:, self.queries]
+
+    def of_columns(self, x: Tensor) -> Tensor:
+        """(Tk, Hkv, …) → (count, keys, Hkv, …), a view."""
+        x = x[self.columns]
+        return x.view(self.count, x.shape[0] // self.count, *x.shape[1:])[:, self.keys]
 
 
 def _pieces(tiling: Tiling) -> Iterator[_Piece]:
-    for _, rows, columns in tiling.sequences():
-        n_q, n_k = rows.stop - rows.start, columns.stop - columns.start
+    for (n_q, n_k), run in groupby(tiling.sequences(), key=_lengths):
+        sequences = list(run)
         if n_q == 0 or n_k == 0:
             continue
+        rows = slice(sequences[0][1].start, sequences[-1][1].stop)
+        columns = slice(sequences[0][2].start, sequences[-1][2].stop)
+        piece = partial(_Piece, len(sequences), rows, columns)
         if tiling.mask.right is None:
-            yield _Piece(rows, columns, square=False)
+            yield piece(queries=slice(n_q), keys=slice(n_k), square=False)
             continue
         if n_k > n_q:
-            yield _Piece(rows, slice(columns.start, columns.stop - n_q), square=False)
+            yield piece(queries=slice(n_q), keys=slice(n_k - n_q), square=False)
         n = min(n_q, n_k)
-        yield _Piece(slice(rows.stop - n, rows.stop), slice(columns.stop - n, columns.stop), square=True)
+        yield piece(queries=slice(n_q - n, n_q), keys=slice(n_k - n, n_k), square=True)
+
+
+def _lengths(sequence: tuple[int, slice, slice]) -> tuple[int, int]:
+    _, rows, columns = sequence
+    return rows.stop - rows.start, columns.stop - columns.start
 
 
 class _Sdpa(torch.autograd.Function):
@@ -102,7 +135,7 @@ class _Sdpa(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.tiling = tiling
-        ctx.by_blocks = tiling.mask.right is not None and not _finite(q, k, v)
+        ctx.by_blocks = tiling.mask.right is not None and not all_finite(q, k, v)
         out, lse = tiled_forward(q, k, v, None, tiling) if ctx.by_blocks else _forward(q, k, v, tiling)
         ctx.save_for_backward(q, k, v, out, lse)
         return out, lse
@@ -112,7 +145,7 @@ class _Sdpa(torch.autograd.Function):
     def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         do = torch.zeros_like(out) if do is None else do
-        by_blocks = ctx.by_blocks or dlse is not None or (ctx.tiling.mask.right is not None and not _finite(do))
+        by_blocks = ctx.by_blocks or dlse is not None or (ctx.tiling.mask.right is not None and not all_finite(do))
         if by_blocks:
             return *tiled_backward(q, k, v, None, out, lse, do, dlse, ctx.tiling)[:3], None
         return *_backward(q, k, v, out, lse, do, ctx.tiling), None
@@ -124,17 +157,19 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, tiling: Tiling) -> tuple[Tensor, T
     lse = torch.full(q.shape[:2], -torch.inf, dtype=lse_dtype, device=q.device)
     for piece in _pieces(tiling):
         o, s = _forward_op(
-            _heads_first(q[piece.rows]),
-            _heads_first(k[piece.columns]),
-            _heads_first(v[piece.columns]),
+            _heads_first(piece.of_rows(q)),
+            _heads_first(piece.of_columns(k)),
+            _heads_first(piece.of_columns(v)),
             is_causal=piece.square,
             scale=tiling.scale,
         )
-        o, s = o[0].transpose(0, 1), s[0].transpose(0, 1)
-        if piece.square and tiling.mask.right is not None:
-            before = AttentionState.of_attended(Attended(out[piece.rows], lse[piece.rows]))
+        o, s = o.transpose(1, 2), s.transpose(1, 2)
+        out_piece, lse_piece = piece.of_rows(out), piece.of_rows(lse)
+        if piece.square and piece.keys.start > 0:  # the keys before the square have been seen already
+            before = AttentionState.of_attended(Attended(out_piece, lse_piece))
             o, s = before.merge(AttentionState.of_attended(Attended(o, s))).finish()
-        out[piece.rows], lse[piece.rows] = o, s
+        out_piece.copy_(o)
+        lse_piece.copy_(s)
     return out, lse
 
 
@@ -145,27 +180,25 @@ def _backward(
     dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     for piece in _pieces(tiling):
         parts = _backward_op(
-            _heads_first(do[piece.rows]),
-            _heads_first(q[piece.rows]),
-            _heads_first(k[piece.columns]),
-            _heads_first(v[piece.columns]),
-            _heads_first(out[piece.rows]),
-            lse[piece.rows].transpose(0, 1)[None],
+            _heads_first(piece.of_rows(do)),
+            _heads_first(piece.of_rows(q)),
+            _heads_first(piece.of_columns(k)),
+            _heads_first(piece.of_columns(v)),
+            _heads_first(piece.of_rows(out)),
+            piece.of_rows(lse).transpose(1, 2),
             0.0,
             piece.square,
             scale=tiling.scale,
         )
-        dq_piece, dk_piece, dv_piece = (part[0].transpose(0, 1) for part in parts)
-        dq[piece.rows] += dq_piece
-        dk[piece.columns], dv[piece.columns] = dk_piece, dv_piece
+        dq_piece, dk_piece, dv_piece = (part.transpose(1, 2) for part in parts)
+        rows = piece.of_rows(dq)
+        rows += dq_piece
+        piece.of_columns(dk).copy_(dk_piece)
+        piece.of_columns(dv).copy_(dv_piece)
     return dq, dk, dv
 
 
 def _heads_first(x: Tensor) -> Tensor:
-    """(N, H, D) → (1, H, N, D) with its last axis contiguous, as the operator reads it."""
-    x = x.transpose(0, 1)[None]
+    """(B, N, H, D) → (B, H, N, D) with its last axis contiguous, as the operator reads it."""
+    x = x.transpose(1, 2)
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _finite(*tensors: Tensor) -> bool:
-    return all(bool(torch.isfinite(x).all()) for x in tensors)

@@ -40,23 +40,25 @@ def seen_sum(weights: Tensor, values: Tensor, seen: Tensor) -> Tensor:
     return cast(Tensor, _Sum.apply(weights, values, seen))  # type: ignore[no-untyped-call]
 
 
-def product_of_seen(weights: Tensor, values: Tensor, seen: Tensor | None, clean: bool | None = None) -> Tensor:
+def product_of_seen(weights: Tensor, values: Tensor, seen: Tensor | None) -> Tensor:
     """`weights @ values` without the products of invisible pairs; no autograd of its own.
 
     Args:
         weights: (…, M, N), exactly 0 (or anything, for an invisible pair with a finite value) where not seen.
         values: (…, N, D).
         seen: (…, M, N) bool, broadcastable; None when every query sees every key.
-        clean: whether `values` is known to be finite (True) or known not to be (False); None looks.
     """
-    if seen is None or clean:
+    if seen is None or all_finite(values):
         return weights @ values
     finite = torch.isfinite(values)
-    if clean is None and bool(finite.all()):
-        return weights @ values
     total = weights @ values.where(finite, 0)
     spoiled = (seen.to(values.dtype).expand(weights.shape) @ (~finite).to(values.dtype)) > 0
     return total.masked_fill(spoiled, torch.nan)
+
+
+def all_finite(*tensors: Tensor) -> bool:
+    """Whether no element is NaN or infinite: one pass for the extremes, through which NaN propagates, and no mask."""
+    return all(x.numel() == 0 or bool(torch.stack(torch.aminmax(x)).isfinite().all()) for x in tensors)
 
 
 def visible_block(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -30,6 +32,21 @@ def test_float64_agrees_with_the_blocks(mask: Mask, dlse: bool) -> None:
     expected = run(tiled_attention, p)
     for name, value in run(sdpa_attention, p).items():
         torch.testing.assert_close(value, expected[name], rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("shape", [(9, 9), (5, 12), (12, 5)])
+def test_a_run_of_equal_lengths_is_each_of_them_alone_to_the_bit(mask: Mask, shape: tuple[int, int]) -> None:
+    """Such a run is one call of the operator."""
+    n_q, n_k = shape
+    p = random_problem(3, (n_q,) * 4, (n_k,) * 4, heads=4, heads_k=2, d=16, mask=mask)
+    together = run(sdpa_attention, p)
+    for n in range(4):
+        rows, columns = slice(n * n_q, (n + 1) * n_q), slice(n * n_k, (n + 1) * n_k)
+        cu, cu_k = p.cu_seqlens[:2], p.cu_seqlens_k[:2]
+        alone = replace(p, q=p.q[rows], k=p.k[columns], v=p.v[columns], do=p.do[rows], cu_seqlens=cu, cu_seqlens_k=cu_k)
+        for name, value in run(sdpa_attention, alone).items():
+            assert torch.equal(value, together[name][columns if name in ("dk", "dv") else rows]), name
 
 
 def test_torch_alone_leaks_the_future_and_stands_at_the_top_left() -> None:
