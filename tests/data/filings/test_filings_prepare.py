@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -101,13 +101,13 @@ def test_time_is_cut_with_the_labels() -> None:
 def test_nothing_is_fitted_on_the_future() -> None:
     """Other words in the last filings and other prices from there on change nothing that was made for training."""
     made = prepared()
-    assert "".join(prepared(source(" zebra quagga" * 50)).vocabulary_json) == made.vocabulary_json
+    assert prepared(source(" zebra quagga" * 50)).vocabulary_json == made.vocabulary_json
     first_test = int(np.searchsorted(new_york_sessions().open, made.as_of["valid"].min())) - FIRST
     other = prepared(prices=prices(changed_from=first_test))
     assert not np.allclose(other.test.decisions.targets["label"], made.test.decisions.targets["label"])
     assert (other.train.decisions.targets["label"] == made.train.decisions.targets["label"]).all()
-    line, theirs = ({k: v for k, v in each.baselines["train"].items()} for each in (made, other))
-    assert all((line[name] == theirs[name]).all() for name in line)
+    for name, column in made.baselines["train"].items():
+        assert (column == other.baselines["train"][name]).all()
 
 
 def test_a_tokenizer_that_saw_held_out_filings_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +185,8 @@ def test_filings_without_a_label_are_counted_by_reason() -> None:
 def test_return_is_measured_beside_the_past_return() -> None:
     made = prepared(objective="return")
     assert abs(np.concatenate([made.baselines[name]["history"] for name in PARTS])).max() < 0.5
-    rising = [day + timedelta(0) for day in session_days()[FIRST : FIRST + 600].tolist()]
-    up = pl.DataFrame({"entity": "A", "date": rising, "close": np.arange(100.0, 700.0)})
+    up = pl.DataFrame({"date": session_days()[FIRST : FIRST + 600], "close": np.arange(100.0, 700.0)})
+    up = up.select(pl.lit("A").alias("entity"), "date", "close")
     both = Prices(pl.concat([up, up.with_columns(entity=pl.lit("B"))]), {"A": None, "B": None}, {"A": "a", "B": "b"})
     grown = prepared(objective="return", prices=both)
     assert (grown.test.decisions.targets["label"] > 0).all()

@@ -40,7 +40,9 @@ R&D and bonds&notes rose."""
 
 
 def test_page_of_the_nineties() -> None:
-    assert plain_text(PAGE) == ("ACME\tINC.\n\n1993\t1992\n\nSales\t$ 10\t$ 9\nAT&T lines — old\t7\n\nR&D and bonds&notes rose.")
+    assert plain_text(PAGE) == (
+        "ACME\tINC.\n\n1993\t1992\n\nSales\t$ 10\t$ 9\nAT&T lines — old\t7\n\nR&D and bonds&notes rose."
+    )
 
 
 @settings(max_examples=50, deadline=None)
