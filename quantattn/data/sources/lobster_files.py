@@ -5,11 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
+
+BROKEN_STREAM = (OSError, EOFError, zlib.error)
+"""What reading a file raises when its gzip stream is cut off or damaged."""
 
 _SUFFIX = re.compile(r"\.csv(\.gz)?$", re.IGNORECASE)
 _ROLE = re.compile(r"(?P<message>messages?)|(?P<book>order[ _-]?books?)", re.IGNORECASE)
@@ -102,7 +106,7 @@ def read_lines(path: Path, strict: bool = False) -> Iterator[str]:
                 line = next(lines)
             except StopIteration:
                 return
-            except (OSError, EOFError):
+            except BROKEN_STREAM:
                 if strict:
                     raise
                 return

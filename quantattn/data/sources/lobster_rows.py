@@ -6,13 +6,14 @@ line by line, which is slower and can say which line, which column and which rul
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from quantattn.data.schema import CROSS, EXECUTE_HIDDEN, HALT, NEW, level_columns
-from quantattn.data.sources.lobster_files import Pair, Unusable, count_lines, read_lines
+from quantattn.data.sources.lobster_files import BROKEN_STREAM, Pair, Unusable, read_lines
 
 EMPTY_LEVEL = 9_999_999_999
 """What LOBSTER writes as the price of a level that holds no order; negative on the bid side."""
@@ -89,8 +90,7 @@ def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool) -> DayTable:
     Raises:
         Unusable: the pair cannot be used as a whole, or, unless `quarantine`, the first line that breaks a rule.
     """
-    files = (_open(pair.message, MESSAGE_COLUMNS), _open(pair.book, None))
-    message, book = files
+    message, book = _open(pair.message, MESSAGE_COLUMNS), _open(pair.book, None)
     levels = len(book.columns) // 4
     try:
         messages, books = _scan_typed(message), _scan_typed(book)
@@ -103,10 +103,10 @@ def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool) -> DayTable:
         ).collect()
         book_lines, book_bad = books.select(pl.len(), pl.col("reason").is_not_null().any()).collect().row(0)
         suspect = facts["bad"][0] or book_bad
-    except pl.exceptions.ComputeError:
+    except (pl.exceptions.ComputeError, pl.exceptions.SchemaError):
         suspect = True
     except OSError as error:
-        raise _broken_file(files, error) from error
+        raise _broken_file((pair.message, pair.book), error) from error
     if suspect:
         return _read_by_line(pair, message, book, rounded_times, quarantine)
     lines, _, last, finest, coarsest = facts.row(0)
@@ -120,7 +120,7 @@ def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, 
     try:
         messages, books = _scan_lines(message).collect(), _scan_lines(book).collect()
     except (pl.exceptions.ComputeError, OSError) as error:
-        raise _broken_file((message, book), error) from error
+        raise _broken_file((pair.message, pair.book), error) from error
     if not quarantine:
         for file, rows in ((message, messages), (book, books)):
             bad = rows.filter(pl.col("reason").is_not_null())
@@ -154,9 +154,9 @@ def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, 
 def _open(path: Path, columns: tuple[str, ...] | None) -> _File:
     """Look at the first line: is it a header, and how many columns are there."""
     try:
-        first = next(read_lines(path), "")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise Unusable("unreadable", f"{path.name} cannot be read: {error}", path) from error
+        first = next(read_lines(path, strict=True), "")
+    except (*BROKEN_STREAM, UnicodeDecodeError) as error:
+        raise _broken_file((path,), error) from error
     if not first.strip():
         raise Unusable(
             "empty file", f"{path.name} is empty or begins with an empty line; expected rows of numbers", path
@@ -188,17 +188,18 @@ def _scan_typed(file: _File) -> pl.LazyFrame:
 
 
 def _scan_lines(file: _File) -> pl.LazyFrame:
-    parts = pl.col("text").str.split(",")
+    # Spaces before an integer are passed over and others are not, as the CSV scanner has it.
+    parts = pl.col("text").str.strip_suffix("\r").str.split(",")
     rows = pl.scan_lines(file.path, name="text", row_index_name="line", glob=False).slice(file.header)
-    field = {name: parts.list.get(i, null_on_oob=True).str.strip_chars() for i, name in enumerate(file.columns)}
+    fields = {name: parts.list.get(i, null_on_oob=True).alias(name) for i, name in enumerate(file.columns)}
     return _checked(
         rows.select(
             pl.col("line") - file.header,
-            pl.col("text").str.strip_chars_end("\r"),
+            pl.col("text").str.strip_suffix("\r"),
             parts.list.len().alias("fields"),
             *(
-                text.alias(name) if name == "time" else text.cast(pl.Int64, strict=False).alias(name)
-                for name, text in field.items()
+                field if name == "time" else field.str.strip_chars_start(" ").cast(pl.Int64, strict=False)
+                for name, field in fields.items()
             ),
         ),
         file,
@@ -280,10 +281,12 @@ def _sentence(file: _File, row: dict[str, object], rows: int) -> str:
     where = f"{file.path.name}, line {line}"
     if reason == "wrong number of columns":
         what = f"has {row['fields']} columns" if text.strip() else "is empty"
-        end = "; it is the last line, so the file seems to stop early" if line == rows + file.header else ""
+        cut = line == rows + file.header and int(str(row["fields"])) < len(file.columns)
+        end = "; it is the last line, so the file seems to stop early" if cut else ""
         return f"{where} {what} ({_short(text)}), expected {len(file.columns)}{end}"
     culprit = _culprit(file, row, text.split(","), reason)
-    hint = ", which a spreadsheet has rounded" if reason == "not a time" and "e" in culprit.lower() else ""
+    scientific = reason == "not a time" and re.match(r"\s*\d[\d.]*e", text, re.IGNORECASE)
+    hint = ", which a spreadsheet has rounded" if scientific else ""
     return f"{where}: found {culprit}{hint}, expected {_EXPECTED[reason]}"
 
 
@@ -308,18 +311,21 @@ def _culprit(file: _File, row: dict[str, object], fields: list[str], reason: str
 
 
 def _short(text: str) -> str:
-    return repr(text.strip() if len(text) <= 40 else f"{text[:40]}…")
+    return repr(text if len(text) <= 40 else f"{text[:40]}…")
 
 
-def _broken_file(files: tuple[_File, ...], error: Exception) -> Unusable:
-    """Find which of the files cannot be read to its end."""
-    for file in files:
+def _broken_file(files: tuple[Path, ...], error: Exception) -> Unusable:
+    """Find which of the files cannot be read to its end, and where."""
+    for path in files:
+        line = 1
         try:
-            for _ in read_lines(file.path, strict=True):
-                pass
-        except (OSError, EOFError, UnicodeDecodeError) as found:
-            lines = count_lines(file.path)
-            return Unusable("unreadable", f"{file.path.name} breaks off after line {lines}: {found}", file.path)
-    return Unusable(
-        "unreadable", f"{files[0].path.name} or {files[1].path.name} cannot be read: {error}", files[0].path
-    )
+            for _ in read_lines(path, strict=True):
+                line += 1
+        except UnicodeDecodeError as found:
+            byte = found.object[found.start]
+            sentence = f"{path.name}, line {line}: found byte 0x{byte:02x}, expected digits and commas"
+            return Unusable("unreadable", sentence, path)
+        except BROKEN_STREAM as found:
+            return Unusable("unreadable", f"{path.name} breaks off in line {line}: {found}", path)
+    names = " or ".join(path.name for path in files)
+    return Unusable("unreadable", f"{names} cannot be read: {' '.join(str(error).split())}", *files)

@@ -223,7 +223,7 @@ def test_a_gzip_stream_that_breaks_off(tmp_path: Path) -> None:
             packed[: len(packed) // 2] if role == "message" else packed
         )
     said = one_error(tmp_path)
-    assert f"{NAME.format('message')}.gz breaks off after line" in said
+    assert f"{NAME.format('message')}.gz breaks off in line" in said
 
 
 def test_a_partner_that_is_missing(tmp_path: Path) -> None:
@@ -324,6 +324,45 @@ def test_a_pair_that_cannot_be_used_is_set_aside_whole(tmp_path: Path) -> None:
     for path in tmp_path.glob("TEST*"):
         path.unlink()
     assert "every file was set aside" in one_error(tmp_path, on_bad="quarantine", set_aside=tmp_path / "aside.csv")
+
+
+DAMAGE = st.tuples(
+    st.booleans(),  # in the message file, or in the book
+    st.integers(0, 10**6),  # where
+    st.sampled_from(
+        [b"", b",", b"\n", b"\r", b'"', b"0", b"-", b".", b"e", b" ", b"\x00", b"\xff", b"\xef\xbb\xbf", b"nan"]
+    ),
+    st.sampled_from([0, 1, 5, 10**6]),  # how many bytes it takes the place of
+)
+
+
+@given(damage=st.lists(DAMAGE, min_size=1, max_size=3), zipped=st.booleans(), flip=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_whatever_was_damaged_one_sentence_or_a_table_comes_out(
+    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[bool, int, bytes, int]], zipped: bool, flip: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("damage")
+    texts = {role: "\n".join(lines).encode() for role, lines in (("message", MESSAGES), ("orderbook", BOOKS))}
+    for in_message, where, instead, count in damage:
+        role = "message" if in_message else "orderbook"
+        place = where % (len(texts[role]) + 1)
+        texts[role] = texts[role][:place] + instead + texts[role][place + count :]
+    for role, text in texts.items():
+        packed = bytearray(gzip.compress(text) if zipped else text)
+        if zipped and flip:
+            packed[damage[0][1] % len(packed)] ^= 16
+        (folder / (NAME.format(role) + ".gz" * zipped)).write_bytes(packed)
+    for settings_ in ({}, {"on_bad": "quarantine", "set_aside": folder / "aside"}):
+        try:
+            source = scan_lobster(folder, **settings_)  # type: ignore[arg-type]
+        except ValueError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+            assert NAME.split("{")[0] in str(error)  # noqa: PT017
+            continue
+        table = check(source.frame.collect(), BookEvents)
+        assert table.height == source.report.rows_read
+        lines = max(len(text.splitlines()) for text in texts.values())
+        assert table.height + sum(source.report.rows_set_aside.values()) <= lines
 
 
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:
