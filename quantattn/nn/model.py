@@ -73,13 +73,14 @@ class Model(nn.Module):
         """Name → output of every decision head: (Q, K) logits or (Q,) standardised values.
 
         Raises:
-            ValueError: the batch lacks a field, or (batches on the CPU) a decision could see its own future.
+            ValueError: the batch lacks a field, or a decision could see its own future (on a GPU the device stops
+                the run instead; see `check_decisions`).
         """
         heads = self.decision_heads()
         if all(head.pooling.kind == "last" for head in heads.values()):
             decided = self._at_decisions(batch)
             return {name: head(decided) for name, head in heads.items()}
-        _check_on_cpu(batch, self.encoder.config)
+        _require_no_leak(batch, self.encoder.config)
         hidden = self.encoder(batch)
         return {name: head(head.pooling(hidden, batch)) for name, head in heads.items()}
 
@@ -109,7 +110,7 @@ class Model(nn.Module):
             return self._at_decisions(batch).float()
 
     def _at_decisions(self, batch: PackedBatch) -> Tensor:
-        _check_on_cpu(batch, self.encoder.config)
+        _require_no_leak(batch, self.encoder.config)
         return self.encoder(batch, at_decisions=True)  # type: ignore[no-any-return]
 
 
@@ -121,20 +122,27 @@ def check_decisions(batch: PackedBatch, config: EncoderConfig) -> None:
     """
     if config.causal or not batch.positions.numel():
         return
-    sequence = torch.searchsorted(batch.cu_seqlens[1:].long(), batch.positions, right=True)
-    behind = batch.cu_seqlens.long()[sequence + 1] - 1 - batch.positions  # (Q,) tokens after the decision
+    behind = _tokens_behind(batch)
     if bool(behind.any()):
-        first = int(behind.ne(0).nonzero()[0])
+        first = int(behind.nonzero()[0])
         raise ValueError(
             f"decision {int(batch.keys[first])} has {int(behind[first])} tokens of its sequence after it, which a "
             "bidirectional encoder would let it see; end sequences at their decision or make the encoder causal"
         )
 
 
-def _check_on_cpu(batch: PackedBatch, config: EncoderConfig) -> None:
-    # Elsewhere it would make the host wait for the device; whoever moves batches checks them first.
+def _tokens_behind(batch: PackedBatch) -> Tensor:
+    """(Q,) int64, tokens of its own sequence that come after each decision."""
+    sequence = torch.searchsorted(batch.cu_seqlens[1:].long(), batch.positions, right=True)
+    return batch.cu_seqlens.long()[sequence + 1] - 1 - batch.positions
+
+
+def _require_no_leak(batch: PackedBatch, config: EncoderConfig) -> None:
     if batch.positions.device.type == "cpu":
         check_decisions(batch, config)
+    elif not config.causal and batch.positions.numel():
+        # The host must not wait for the device here; the device stops the run by itself, with less to say.
+        torch._assert_async(_tokens_behind(batch).sum() == 0, "a decision has tokens of its sequence after it")
 
 
 @contextmanager

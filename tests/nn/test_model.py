@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +82,26 @@ def test_a_bidirectional_decision_before_the_end_is_a_leak(packs: Any, tiny: Any
     check_decisions(leaking, tiny(causal=True).config)
     check_decisions(packs.random([4, 0, 6], positions=[3, 3, 9]), tiny().config)
     check_decisions(packs.random([4], positions=[]), tiny().config)
+
+
+@pytest.mark.gpu
+def test_the_leak_is_stopped_on_a_gpu_as_well() -> None:
+    # In a process of its own: a failed assertion on the device ends all use of it.
+    script = """
+import torch
+from quantattn import PackedBatch
+from quantattn.nn import ClassificationConfig, Encoder, Model
+model = Model(Encoder("tiny", codes={"kind": 9}), {"label": ClassificationConfig(("a", "b"))}).cuda()
+for at in (7, 6):
+    batch = PackedBatch({"kind": torch.full((8,), 2)}, torch.arange(8), torch.tensor([0, 8]).int(), 8,
+                        torch.tensor([at]), torch.tensor([0])).to("cuda")
+    model(batch)
+    torch.cuda.synchronize()
+    print("passed", at, flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n") == ["passed 7", ""]
+    assert "assert" in done.stderr
 
 
 def test_scores_are_rows_of_keys_and_nothing_is_left_behind(packs: Any, tiny: Any) -> None:
