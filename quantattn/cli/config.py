@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from quantattn.cli.errors import DONE, UsageError, complain, exit_code, nearest, wants_traceback
+from quantattn.cli.errors import DONE, USAGE, UsageError, complain, exit_code, nearest, wants_traceback
 
 HYDRA_VERSION = "1.3"
 _WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}
@@ -80,13 +80,18 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
             codes.append(task(config))
         except (HydraException, OmegaConfBaseException) as error:
             complain(name, UsageError(explain(name, error, arguments)))
-            codes.append(2)
+            codes.append(USAGE)
         except Exception as error:
             code = exit_code(error)
             if code is None:
                 raise
             complain(name, error)
             codes.append(code)
+        if codes[-1] == USAGE:
+            # Hydra has made the run folder by now; a run that never began leaves none.
+            folder = Path(HydraConfig.get().runtime.output_dir)
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
         return codes[-1]
 
     before = sys.argv

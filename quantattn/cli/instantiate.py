@@ -91,7 +91,8 @@ def settings(cls: type[T], node: Any, where: str) -> T:
     try:
         return cls(**values)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{where or 'settings'}: {error}" if where else str(error)) from error
+        named = not where or str(error).startswith(where)
+        raise UsageError(str(error) if named else f"{where}: {error}") from error
 
 
 def _join(where: str, name: str) -> str:

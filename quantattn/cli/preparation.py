@@ -14,12 +14,17 @@ from quantattn.cli.instantiate import check_targets, instantiate
 from quantattn.cli.settings import TrainSettings
 from quantattn.data.filings.prepare import prepare_filings
 from quantattn.data.filings.prices import read_prices, read_tickers
-from quantattn.data.market.prepare import prepare_market
+from quantattn.data.market.encode import Unlabelled, encode_market
+from quantattn.data.market.prepare import MidLabel, prepare_market
 from quantattn.data.prepared import Prepared
 from quantattn.learn.controls import shuffle_labels
+from quantattn.nn import Artefact
+from quantattn.score import Work
 
 PREPARATIONS: Mapping[str, Callable[..., Prepared]] = {"market": prepare_market, "filings": prepare_filings}
 """Kind of data → how it is prepared; a new kind is one entry."""
+ENCODERS: Mapping[str, Callable[..., Unlabelled]] = {"market": encode_market}
+"""Kind of data → how decisions without labels are made of it, for scoring."""
 READERS: Mapping[str, Callable[[str], Any]] = {"prices": read_prices, "tickers": read_tickers}
 """Settings of a preparation that name a file → how it is read."""
 
@@ -31,22 +36,86 @@ def check_data(asked: TrainSettings) -> None:
         UsageError: naming the setting.
     """
     data = asked.data
-    paths = {"data.path": data.path} | {f"data.prepare.{name}": data.prepare.get(name) for name in READERS}
-    for name, path in paths.items():
+    check_source(data.source, data.path, asked.allow_targets)
+    for name in READERS:
+        path = data.prepare.get(name)
         if path is not None and not Path(path).exists():
-            raise UsageError(f"{name}={path}: there is no such file or folder")
-    check_targets(data.source, "data.source", asked.allow_targets)
-    made = hydra.utils.get_object(str(data.source.get("_target_")))
-    _check_keys(made, data.source, "data.source")
+            raise UsageError(f"data.prepare.{name}={path}: there is no such file or folder")
     _check_keys(PREPARATIONS[data.kind], data.prepare, "data.prepare")
-    _check_keys(PREPARATIONS[data.kind], asked.labels, "labels")
+    if "_target_" in asked.labels:
+        labels(asked)
+    else:
+        _check_keys(PREPARATIONS[data.kind], asked.labels, "labels")
 
 
-def _check_keys(function: Callable[..., Any], node: Mapping[str, Any], where: str) -> None:
-    known = inspect.signature(function).parameters
+def check_source(source: Mapping[str, Any], path: str | None, allow: tuple[str, ...]) -> None:
+    """Refuse a source that may not be named, settings that it does not take, and a path that does not exist."""
+    check_targets(source, "data.source", allow)
+    known = parameters(hydra.utils.get_object(str(source.get("_target_"))))
+    _check_keys(known, source, "data.source")
+    if path is None:
+        return
+    if "path" not in known:
+        raise UsageError(
+            f"data.path={path}: this data are made, not read; name another with data=lobster, for instance"
+        )
+    if not Path(path).exists():
+        raise UsageError(f"data.path={path}: there is no such file or folder")
+
+
+def decisions_of(
+    source: Mapping[str, Any], trained: Mapping[str, Any], artefact: Artefact, allow: tuple[str, ...]
+) -> Work:
+    """The decisions of a source, in the tokens and the cut of sequences that a model was trained on.
+
+    Args:
+        source: `_target_` of what reads the data, with its settings.
+        trained: the data settings that stand in the model's folder.
+        artefact: the model's vocabulary.
+        allow: more prefixes that a `_target_` may have.
+
+    Raises:
+        UsageError: the model's kind of data cannot be scored.
+    """
+    encode = ENCODERS.get(trained["kind"])
+    if encode is None:
+        raise UsageError(f"scoring of {trained['kind']} is not part of this version; it has {', '.join(ENCODERS)}")
+    given = {name: value for name, value in trained["prepare"].items() if name in parameters(encode)}
+    given = clipped(given | {"max_seq_len": trained["max_seq_len"]})
+    made = encode(instantiate(source, "data.source", allow), artefact.vocabulary_json, **given)
+    return Work(made.sequences, made.as_of, made.entity, made.hashes, given)
+
+
+def clipped(given: dict[str, Any]) -> dict[str, Any]:
+    """The settings with `min_context` at most `max_seq_len`, so that one setting is enough to cut the context."""
+    if given.get("min_context") is None:
+        return given
+    return given | {"min_context": min(given["min_context"], given["max_seq_len"])}
+
+
+def parameters(function: Callable[..., Any]) -> set[str]:
+    """Names of what a function takes."""
+    return set(inspect.signature(function).parameters)
+
+
+def _check_keys(known: Callable[..., Any] | set[str], node: Mapping[str, Any], where: str) -> None:
+    names = known if isinstance(known, set) else parameters(known)
     for key in node:
-        if key not in known and not key.startswith("_"):
-            raise UsageError(f"unknown setting {where}.{key}{nearest(key, known)}")
+        if key not in names and key != "_target_":
+            raise UsageError(f"unknown setting {where}.{key}{nearest(key, names)}")
+
+
+def labels(asked: TrainSettings) -> dict[str, Any]:
+    """What the preparation is told of labels: one object under `label`, or plain settings."""
+    if "_target_" not in asked.labels:
+        return dict(asked.labels)
+    label = instantiate(asked.labels, "labels", asked.allow_targets)
+    if isinstance(label, MidLabel):
+        try:
+            label.move  # noqa: B018  its horizon and method are checked when it is made
+        except ValueError as error:
+            raise UsageError(f"labels: {error}") from error
+    return {"label": label}
 
 
 def prepare(asked: TrainSettings, split: Any) -> Prepared:
@@ -57,20 +126,13 @@ def prepare(asked: TrainSettings, split: Any) -> Prepared:
     """
     data = asked.data
     source = instantiate(data.source, "data.source", asked.allow_targets)
-    given = {
-        **values(data.prepare, "data.prepare", asked.allow_targets),
-        **values(asked.labels, "labels", asked.allow_targets),
-    }
-    prepared = PREPARATIONS[data.kind](source, split=split, max_seq_len=data.max_seq_len, **given)
+    given = clipped(read_files(data.prepare) | labels(asked) | {"max_seq_len": data.max_seq_len})
+    prepared = PREPARATIONS[data.kind](source, split=split, **given)
     return shuffle_labels(prepared, asked.seed) if data.shuffle_labels else prepared
 
 
-def values(node: Mapping[str, Any], where: str, allow: tuple[str, ...]) -> dict[str, Any]:
-    """The settings with every `_target_` made and every file that has a reader read."""
-    found: dict[str, Any] = {}
-    for name, value in node.items():
-        if isinstance(value, Mapping) and "_target_" in value:
-            found[name] = instantiate(value, f"{where}.{name}", allow)
-        else:
-            found[name] = READERS[name](value) if name in READERS and value is not None else value
-    return found
+def read_files(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with what has a reader read."""
+    return {
+        name: READERS[name](value) if name in READERS and value is not None else value for name, value in node.items()
+    }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from quantattn.attention.choose import BACKENDS
 from quantattn.learn.fit import TrainerSettings
 from quantattn.nn import SIZES, EncoderConfig
 
@@ -15,6 +16,10 @@ class AttentionSettings:
     """Which implementation computes attention."""
 
     backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.backend != "auto" and self.backend not in BACKENDS:
+            raise ValueError(f"attention.backend must be one of auto, {', '.join(BACKENDS)}, got {self.backend!r}")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as RichTable
 
+from quantattn.data.prepared import PARTS, Prepared
 from quantattn.evaluate import Table, verdict
 from quantattn.learn.fit import Progress
 
@@ -38,7 +39,12 @@ def progress(console: Console) -> Iterator[Callable[[Progress], None]]:
         )
         with Bar(*columns, console=console, transient=True) as bar:
             task = bar.add_task("training", total=None, losses="", left="")
-            yield lambda at: bar.update(task, completed=at.step, total=at.total, losses=losses(at), left=left(at))
+
+            def move(at: Progress) -> None:
+                left = f"{clock(at.seconds_left)} left"
+                bar.update(task, completed=at.step, total=at.total, losses=losses(at), left=left)
+
+            yield move
         return
     printed = -math.inf
 
@@ -47,9 +53,21 @@ def progress(console: Console) -> Iterator[Callable[[Progress], None]]:
         now = time.monotonic()
         if now - printed >= SECONDS_BETWEEN_LINES or at.step == at.total:
             printed = now
-            console.print(f"step {at.step}/{at.total}  {losses(at)}  {left(at)}")
+            console.print(f"step {at.step}/{at.total}  {losses(at)}  {clock(at.seconds_left)} left")
 
     yield line
+
+
+def data_lines(prepared: Prepared) -> list[str]:
+    """What the data are, what was left out of them, and what the audit said."""
+    sizes = ", ".join(f"{name} {len(getattr(prepared, name).decisions):,}" for name in PARTS)
+    read = ", ".join(f"{what} {number:,}" for what, number in prepared.counts.items())
+    lines = [f"data: {read}", f"decisions: {sizes}"]
+    if prepared.dropped:
+        lines.append("left out: " + ", ".join(f"{why} {number:,}" for why, number in prepared.dropped.items()))
+    ran = [check for check in prepared.audit.checks if check.verdict != "not run"]
+    lines.append(f"audit: {sum(check.verdict == 'passed' for check in ran)} of {len(ran)} checks passed")
+    return lines
 
 
 def losses(at: Progress) -> str:
@@ -58,13 +76,12 @@ def losses(at: Progress) -> str:
     return f"loss {at.train_loss:.4f}{valid}"
 
 
-def left(at: Progress) -> str:
-    """The time left, as minutes and seconds."""
-    seconds = at.seconds_left
+def clock(seconds: float) -> str:
+    """A time as minutes and seconds; "–:––" when it is not known."""
     if not math.isfinite(seconds):
-        return "time left unknown"
+        return "–:––"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d} left"
+    return f"{minutes}:{rest:02d}"
 
 
 def closing(console: Console, table: Table) -> None:

@@ -32,13 +32,8 @@ def train(config: DictConfig) -> int:
     given = plain(config)
     asked = settings(TrainSettings, given, "")
     folder = Path(asked.paths.output_dir)
-    try:
-        parts = build(asked)
-        resume = claim_folder(folder, asked, given)
-    except BaseException:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-        raise
+    parts = build(asked)
+    resume = claim_folder(folder, asked, given)
     with stopping_on_sigterm():
         return _train(asked, given, parts, folder, resume, console)
 

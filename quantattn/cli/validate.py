@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ from rich.table import Table
 from quantattn.attention.certificate import Certificate, Finding
 from quantattn.attention.choose import BACKENDS
 from quantattn.attention.validate import validate
-from quantattn.cli.errors import DONE, FAILED, UsageError
+from quantattn.cli.errors import DONE, FAILED
 from quantattn.cli.show import console
+from quantattn.evaluate import write_certificate
+from quantattn.learn.folder import write_text
 
 
 def run(arguments: list[str]) -> int:
@@ -22,12 +25,10 @@ def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("quantattn validate", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more and larger problems")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the certificate as JSON")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="not part of this version")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also draw the certificate as a page")
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="one of several; all when left out")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 …; the GPU when there is one")
     given = parser.parse_args(arguments)
-    if given.html is not None:
-        raise UsageError("a page of the certificate is not part of this version; --json FILE writes it whole")
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
     certificate = validate(given.backend or BACKENDS, device=device, full=given.full, progress=_dots())
     if sys.stderr.isatty():
@@ -40,7 +41,9 @@ def run(arguments: list[str]) -> int:
     out.print(f"on {certificate.device}; {versions}")
     out.print(certificate.statement())
     if given.json is not None:
-        given.json.write_text(certificate.to_json() + "\n", encoding="utf-8")
+        write_text(given.json, certificate.to_json() + "\n")
+    if given.html is not None:
+        write_certificate(given.html, json.loads(certificate.to_json()))
     return DONE if certificate.ok else FAILED
 
 

@@ -24,7 +24,6 @@ from quantattn.evaluate import (
 )
 
 Curves = Mapping[str, tuple[list[float], list[float]]]
-TARGET = "label"
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,14 @@ class Story:
 
 
 def close(
-    prepared: Prepared, scores: Mapping[str, Tensor], curves: Curves, story: Story, *, seed: int = 0
+    prepared: Prepared, target: str, scores: Mapping[str, Tensor], curves: Curves, story: Story, *, seed: int = 0
 ) -> tuple[Table, ReportData]:
-    """The closing table and the report of a model's scores on the test rows of `prepared`."""
-    y = prepared.test.decisions.targets[TARGET]
+    """The closing table and the report of a model's scores of `target` on the test rows of `prepared`."""
+    y = prepared.test.decisions.targets[target]
     as_of, entity = prepared.as_of["test"], prepared.entity["test"]
     blocks = choose_blocks(as_of, entity)
     train, test = (dict(prepared.baselines[part]) for part in ("train", "test"))
-    y_train = prepared.train.decisions.targets[TARGET]
+    y_train = prepared.train.decisions.targets[target]
     learning = {name: curves[f"{name}/loss"] for name in ("train", "valid") if f"{name}/loss" in curves}
     if prepared.classes:
         prob = scores["prob"].numpy()
@@ -61,7 +60,7 @@ def close(
         figures = classification_figures(y, prob, as_of, prepared.classes, others[table.best_baseline], table, learning)
     else:
         value = scores["value"].numpy()
-        forecasts = baseline_values(train["history"], y_train, test["history"])
+        forecasts = baseline_values(train["last_value"], y_train, test["last_value"])
         table = regression_table(y, as_of, blocks, value, forecasts, seed=seed)
         figures = regression_figures(y, value, as_of, forecasts[table.best_baseline], table, learning)
     data = ReportData(

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import Logger
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import Table, write_report
 from quantattn.learn.checkpoint import read_checkpoint
-from quantattn.learn.closing import TARGET, Story, close, figures_of
+from quantattn.learn.closing import Story, close, figures_of
 from quantattn.learn.datamodule import PlannedLoader, PreparedData, epoch_batches
 from quantattn.learn.fit import Fitted, Progress, TrainerSettings, fit
 from quantattn.learn.folder import commit, environment, write_json
@@ -132,7 +132,8 @@ def run(
                 {"commit": commit()},
                 created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             )
-            table, report = close(prepared, scores, curves(folder / "metrics.csv"), story, seed=settings.seed)
+            target = next(iter(model.decision_heads()))
+            table, report = close(prepared, target, scores, curves(folder / "metrics.csv"), story, seed=settings.seed)
             write_report(folder / "report.html", report)
             figures |= figures_of(table)
         else:
@@ -143,7 +144,7 @@ def run(
 
 def standardised(objective: Regression, prepared: Prepared) -> Regression:
     """The objective with mean and standard deviation of the training targets."""
-    values = torch.as_tensor(prepared.train.decisions.targets[TARGET], dtype=torch.float64)
+    values = torch.as_tensor(prepared.train.decisions.targets[objective.label], dtype=torch.float64)
     known = values[~values.isnan()]
     if known.numel() < 2:
         raise ValueError(f"regression needs two training rows with a target or more, got {known.numel()}")

@@ -1,0 +1,126 @@
+"""`quantattn score`: a trained model over tables, one row a decision."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from omegaconf import DictConfig
+from rich.console import Console
+
+from quantattn.cli import show
+from quantattn.cli.config import plain, run_application
+from quantattn.cli.errors import DONE, STOPPED, UsageError
+from quantattn.cli.instantiate import settings
+from quantattn.cli.preparation import check_source, decisions_of
+from quantattn.nn import load_model
+from quantattn.score import Progress, make_plan, score
+
+
+@dataclass(frozen=True)
+class ScoreData:
+    """What to score: where it lies and what reads it."""
+
+    kind: Literal["market", "filings"]
+    source: Mapping[str, Any]
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """Everything that `score.yaml` holds.
+
+    Attributes:
+        model: folder that a run wrote.
+        data: what to score; how sequences are made stands in the model's folder.
+        out: folder of the Delta table.
+        deterministic: "on" gives the same bits for the same batches; "batch", the same whatever the batches, is not
+            part of this version.
+        engine: "local"; "ray" is not part of this version.
+        max_tokens_per_batch: budget of tokens a batch.
+        shard_decisions: decisions written in one transaction.
+        device: "cpu", "cuda", or "auto", the GPU when there is one.
+        attention: which implementation computes attention; None is the model's own.
+        allow_targets: more prefixes that a `_target_` may have.
+    """
+
+    model: str
+    data: ScoreData
+    out: str
+    deterministic: str | bool
+    engine: str
+    max_tokens_per_batch: int
+    shard_decisions: int
+    device: Literal["auto", "cpu", "cuda"]
+    attention: Mapping[str, Any]
+    task_name: str = "score"
+    allow_targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # YAML reads a bare on or off as true or false.
+        if self.deterministic not in ("on", "off", True, False):
+            raise ValueError(f"deterministic={self.deterministic} is not part of this version; it has on and off")
+        if self.engine != "local":
+            raise ValueError(f"engine={self.engine} is not part of this version; it has local")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device=cuda needs an NVIDIA GPU and a CUDA build of torch, and there is none here")
+        for name in ("max_tokens_per_batch", "shard_decisions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+def run(arguments: list[str]) -> int:
+    """Score as the arguments, Hydra overrides of `conf/score.yaml`, say."""
+    return run_application("score", arguments, score_tables)
+
+
+def score_tables(config: DictConfig) -> int:
+    """One scoring job; its exit code."""
+    asked = settings(ScoreSettings, plain(config), "")
+    check_source(asked.data.source, asked.data.path, asked.allow_targets)
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if asked.device == "auto" else asked.device
+    deterministic = asked.deterministic in ("on", True)
+    torch.use_deterministic_algorithms(deterministic)
+    model = load_model(asked.model, attention_backend=asked.attention.get("backend"))
+    artefact = model.artefact
+    assert artefact is not None
+    trained = artefact.extra.get("data")
+    if not isinstance(trained, Mapping):
+        raise UsageError(f"model={asked.model} does not say how its data were prepared; it was not written by a run")
+    if trained["kind"] != asked.data.kind:
+        raise UsageError(f"model={asked.model} was trained on {trained['kind']}, but data is {asked.data.kind}")
+    work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets)
+    plan = make_plan(work, artefact.sha, asked.shard_decisions)
+    out = show.console()
+    out.print(
+        f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {len(work.as_of):,} decisions in {len(plan.shards)} shards"
+    )
+    stopped: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    try:
+        finished = score(
+            model,
+            work,
+            plan,
+            Path(asked.out),
+            classes=tuple(map(str, json.loads(json.dumps(artefact.extra.get("classes", []))))),
+            max_tokens=asked.max_tokens_per_batch,
+            device=device,
+            watch=lambda at: tell(out, at),
+            stop=lambda: bool(stopped),
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    out.print(f"scores in {asked.out}" if finished else f"stopped; the same command goes on in {asked.out}")
+    return DONE if finished else STOPPED
+
+
+def tell(out: Console, at: Progress) -> None:
+    """Print how far the job is."""
+    there = f", {at.found:,} were there" if at.found else ""
+    out.print(f"{at.done:,}/{at.total:,} decisions{there}  {show.clock(at.seconds_left)} left")

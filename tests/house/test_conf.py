@@ -1,0 +1,181 @@
+"""Every file of the configuration composes and becomes objects; what is wrong is refused by name before any data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from quantattn.cli.config import compose, conf_folder, explain, flags_first, plain
+from quantattn.cli.errors import UsageError
+from quantattn.cli.instantiate import instantiate, settings
+from quantattn.cli.settings import TrainSettings
+from quantattn.cli.train import build
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
+GROUPS = ("data", "labels", "splits", "model", "objective", "optimizer", "trainer", "callbacks", "logger")
+GROUPS += ("experiment", "paths", "hydra")
+OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
+NEEDS = {
+    ("labels", "volatility"): "filings",
+    ("labels", "none"): "filings",
+    ("objective", "regression"): "filings",
+    ("objective", "masked_language"): "filings",
+}
+"""Options that go with an experiment other than the default one."""
+ABSENT = {("trainer", "gpu"): "needs an NVIDIA GPU"} | {
+    ("trainer", name): "not part of this version" for name in ("ddp", "fsdp", "context")
+}
+"""Options that compose and are then refused on a machine without a GPU, or in this version."""
+
+
+def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
+    experiment = option if group == "experiment" else NEEDS.get((group, option))
+    found = [] if group == "experiment" or experiment is None else [f"experiment={experiment}"]
+    found.append(f"{group}={option}")
+    if group == "data" and option == "filings":
+        found += ["labels=none", "objective=masked_language"]
+    if "filings" in (experiment, option) or "lobster" in (experiment, option):
+        found.append(f"data.path={tmp_path}")
+    if experiment == "filings":
+        found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]
+    if (group, option) == ("objective", "next_event"):
+        found.append("model.causal=true")
+    return found
+
+
+def test_every_group_of_the_design_is_there() -> None:
+    assert {path.name for path in CONF.iterdir() if path.is_dir()} == set(GROUPS)
+    assert conf_folder() == CONF
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_composes_and_is_made(group: str, option: str, tmp_path: Path) -> None:
+    given = plain(compose("train", overrides(group, option, tmp_path)))
+    if (group, option) in ABSENT:
+        with pytest.raises(UsageError, match=ABSENT[group, option]):
+            settings(TrainSettings, given, "")
+        return
+    parts = build(settings(TrainSettings, given, ""))
+    assert callable(parts["objective"])
+    assert callable(parts["optimizer"])
+
+
+def test_root_configurations_put_self_first() -> None:
+    """Otherwise keys of the root would silently beat those of an experiment."""
+    for path in CONF.glob("*.yaml"):
+        defaults = yaml.safe_load(path.read_text())["defaults"]
+        assert defaults[0] == "_self_", path
+    for path in CONF.rglob("*/*.yaml"):
+        defaults = (yaml.safe_load(path.read_text()) or {}).get("defaults")
+        if defaults and not any("override" in str(entry) for entry in defaults):
+            assert defaults[-1] == "_self_", path
+
+
+def test_the_top_keys_are_those_that_users_know() -> None:
+    keys = set(plain(compose("train", [])))
+    assert {"task_name", "tags", "seed", "ckpt_path", "train", "test", "optimized_metric"} <= keys
+    given = plain(compose("train", ["seed=0", "data.max_seq_len=512", "data.max_tokens_per_batch=1024"]))
+    assert given["seed"] == 0
+    asked = settings(TrainSettings, given, "")
+    assert (asked.seed, asked.data.max_seq_len, asked.data.max_tokens_per_batch) == (0, 512, 1024)
+    for name in ("precision", "deterministic", "max_steps", "max_epochs"):
+        assert name in given["trainer"]
+    assert "compile" in given["model"]
+    assert given["attention"]["backend"] == "auto"
+
+
+def test_an_experiment_beats_the_root_and_the_command_line_beats_both() -> None:
+    assert plain(compose("train", []))["task_name"] == "synthetic"
+    assert plain(compose("train", ["task_name=mine"]))["task_name"] == "mine"
+
+
+WRONG = [
+    (["data.max_seqlen=5"], "unknown setting 'data.max_seqlen'; did you mean 'data.max_seq_len'?"),
+    (["modle=tiny"], "unknown setting 'modle'; did you mean 'model'?"),
+    (["model=tinny"], "model=tinny: there is no such model; did you mean 'tiny'?"),
+    (["trainer.max_step=5"], "unknown setting 'trainer.max_step'; did you mean 'trainer.max_steps'?"),
+    (["+trainer.speed=5"], "unknown setting trainer.speed"),
+    (["+sede=5"], "unknown setting sede; did you mean 'seed'?"),
+    (["optimizer.lr=-1"], "optimizer: Invalid learning rate: -1"),
+    (["+optimizer.learning_rate=1"], "unknown setting optimizer.learning_rate"),
+    (["trainer.max_steps=many"], "trainer.max_steps must be"),
+    (["seed=1.5"], "seed must be a whole number, got 1.5"),
+    (["model.n_heads=3"], "width must be a multiple of 2 · n_heads"),
+    (["splits.test=1.5"], "splits: "),
+    (["+data.source.colour=red"], "unknown setting data.source.colour"),
+    (["+labels.colour=red"], "unknown setting labels.colour"),
+    (["experiment=lobster", "data.path=/there/is/nothing"], "data.path=/there/is/nothing: there is no such file"),
+    (["objective._target_=os.system"], "objective._target_=os.system is not allowed"),
+    (["callbacks.early_stopping._target_=builtins.open"], "builtins.open is not allowed"),
+    (["data.source._target_=shutil.copyfile"], "shutil.copyfile is not allowed"),
+    (["trainer=ddp"], "not part of this version"),
+    (["data.max_tokens_per_batch=10"], "max_tokens_per_batch = 10 must be at least max_seq_len"),
+    (["attention.backend=magic"], "attention.backend"),
+    (["hydra.run.dir=x", "seed=["], ""),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), WRONG)
+def test_what_is_wrong_is_said_in_one_sentence_and_nothing_is_left_behind(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from quantattn.cli import main
+
+    folder = tmp_path / "run"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["quantattn", *arguments, f"paths.output_dir={folder}"])
+    assert main("train") == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("quantattn train: ")
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_user_may_allow_targets() -> None:
+    node = {"_target_": "fractions.Fraction", "numerator": 3}
+    with pytest.raises(UsageError, match="not allowed"):
+        instantiate(node, "thing")
+    assert instantiate(node, "thing", ("fractions.",)) == 3
+    nested = {"_target_": "quantattn.nn.Outcome", "pooling": {"_target_": "os.getcwd"}}
+    with pytest.raises(UsageError, match=r"thing\.pooling\._target_=os.getcwd is not allowed"):
+        instantiate(nested, "thing")
+
+
+def test_flags_may_stand_anywhere_among_overrides() -> None:
+    assert flags_first(["model=small", "-m", "seed=1,2"]) == ["-m", "model=small", "seed=1,2"]
+    assert flags_first(["seed=1", "--cfg", "job"]) == ["--cfg", "job", "seed=1"]
+    with pytest.raises(UsageError, match="loads a pickle"):
+        flags_first(["--experimental-rerun=config.pickle"])
+
+
+def test_explanations_name_the_nearest_key() -> None:
+    error = Exception("Could not override 'trainer.max_stepz'.\nTo append to your config use +trainer.max_stepz=5")
+    assert explain("train", error, ["trainer.max_stepz=5"]).endswith("did you mean 'trainer.max_steps'?")
+
+
+def test_output_dir_is_exactly_the_run_folder(tmp_path: Path) -> None:
+    given = compose("train", [f"paths.output_dir={tmp_path / 'here'}"])
+    assert plain(given)["paths"]["output_dir"] == str(tmp_path / "here")
+    default = plain(compose("train", []))["paths"]["output_dir"]
+    assert default.startswith("runs/synthetic/2")
+
+
+@pytest.mark.parametrize("command", ["train", "score", "sweep", "bench", "validate", "doctor", "prepare", "report"])
+def test_root_scripts_and_commands_answer_without_a_traceback(command: str) -> None:
+    script = (
+        [str(ROOT / f"{command}.py")]
+        if command in ("train", "score", "sweep", "bench")
+        else ["-m", "quantattn", command]
+    )
+    done = subprocess.run([sys.executable, *script, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode in (0, 2)
+    assert "Traceback" not in done.stderr
+    if done.returncode == 2:
+        assert "not part of this version" in done.stderr
