@@ -216,9 +216,9 @@ def advantage(y: ArrayLike, model_prob: ArrayLike, baseline_prob: ArrayLike) -> 
 
 
 def decimals(values: list[float]) -> int:
-    """Digits after the point that show about four significant digits of the largest of `values`, 3 for 0.1 … 10."""
+    """Digits after the point that show about four significant digits of the largest of `values`, 3 for 0.01 … 10."""
     largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
-    if largest == 0 or 0.1 <= largest < 10:
+    if largest == 0 or 0.01 <= largest < 10:
         return 3
     return min(12, max(0, 3 - math.floor(math.log10(largest))))
 

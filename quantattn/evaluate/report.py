@@ -24,10 +24,10 @@ _UNITS = {"day": ("day", "days"), "entity": ("entity", "entities"), "time": ("st
 
 @dataclass(frozen=True)
 class Check:
-    """One check of the audit, or of the certificate."""
+    """One check of the audit, or of the certificate; `passed` is None for a check that was not run."""
 
     name: str
-    passed: bool
+    passed: bool | None
     detail: str = ""
 
 
@@ -101,8 +101,8 @@ def verdict(table: Table) -> Verdict:
     }[tone]
     digits = decimals([ours, theirs])
     better = f"{metric.title} {ours:.{digits}f} against {theirs:.{digits}f} for {best}, the best baseline."
-    if table.gap_closed is not None:
-        share = table.gap_closed
+    share = table.gap_closed
+    if share is not None and share.value > 0:
         better += f" That is {share.value:.0%} of the way to the best that is possible{_between(share, '{:.0%}')}."
     figure = f"{_change(skill.value)} {name}" if math.isfinite(skill.value) else f"{name} {ours:.{digits}f}"
     chance = "May be chance" if tone == "unclear" else "Unlikely to be chance"

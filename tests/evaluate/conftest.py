@@ -168,6 +168,7 @@ def report_data() -> ReportData:
         checks=(
             Check("Label intervals end before the next part begins", True, "48,000 rows"),
             Check("Features are not later than decisions", True),
+            Check("No label crosses a session end", None, "no sessions were given"),
             Check("Vocabulary fitted on training rows only", True, "until 2023-11-20 00:00 UTC"),
         ),
         certificate=Check("Attention exactness", True, "sdpa, float32: worst error 1.1 × standard attention's own"),

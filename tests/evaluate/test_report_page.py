@@ -175,6 +175,8 @@ def test_verdict_says_which_way_and_how_sure(report_data: ReportData) -> None:
     worse = verdict(replace(table, skill=Interval(-0.1, -0.15, -0.05)))
     assert (worse.tone, worse.figure) == ("worse", "10.0% higher log loss")
     assert "5.0% to 15.0% higher" in worse.sure
+    assert "of the way" in said.better
+    assert "of the way" not in verdict(replace(table, gap_closed=Interval(-0.2, -0.3, -0.1))).better
     unclear = verdict(replace(table, skill=Interval(0.1, -0.05, 0.25)))
     assert unclear.tone == "unclear"
     assert unclear.chance == "May be chance"
@@ -187,6 +189,13 @@ def test_verdict_says_which_way_and_how_sure(report_data: ReportData) -> None:
     assert "rough" not in verdict(replace(table, blocks=10)).sure
 
 
+def test_a_check_that_was_not_run_does_not_look_passed(report_data: ReportData) -> None:
+    checks = (Check("one", True), Check("two", None, "no sessions were given"), Check("three", False))
+    page = render_report(replace(report_data, checks=checks, certificate=None))
+    found = re.findall(r'<li class="(\w+)"><b>(\w+)</b> <span>([\w ]+)</span>', page)
+    assert found == [("passed", "one", "passed"), ("idle", "two", "not run"), ("failed", "three", "FAILED")]
+
+
 def test_cells_mark_the_best_of_a_column_but_not_the_bound(report_data: ReportData) -> None:
     found = cells(report_data.table)
     assert [row.method for row, line in found if line[0].best] == ["encoder"]
@@ -197,7 +206,7 @@ def test_cells_mark_the_best_of_a_column_but_not_the_bound(report_data: ReportDa
 
 @pytest.mark.parametrize(
     ("values", "digits"),
-    [([0.5, 1.2], 3), ([0.0], 3), ([123.4], 1), ([1e5], 0), ([0.00123], 6), ([float("-inf"), 2.0], 3)],
+    [([0.5, 1.2], 3), ([0.0], 3), ([123.4], 1), ([1e5], 0), ([0.00123], 6), ([0.0322], 3), ([float("-inf"), 2.0], 3)],
 )
 def test_decimals_show_about_four_digits(values: list[float], digits: int) -> None:
     assert decimals(values) == digits
