@@ -85,7 +85,7 @@ def mid_moves(frame: pl.DataFrame, move: MidMove, sessions: Sessions | None = No
         decision, because what is known then is no part of the label; both are null when there is no label, and
         `label_reason` (an Enum of `REASONS`) then says why. An interval may not contain the end of a session, an
         event during a halt, or a crossed, locked or one-sided book, nor may the decision itself or, for method 2, the
-        past events that it averages.
+        past events that it averages. An event outside every session is given "session end".
     """
     size = frame.height
     columns = {name: np.zeros(size, np.int64) for name in ("move_num", "move_den", "label_start", "label_end")}
@@ -161,21 +161,23 @@ class Threshold:
         train = moves[rows].filter(pl.col("move_num").is_not_null())
         if not train.height:
             raise ValueError(f"none of the {len(rows)} training rows has a move to fit a threshold on")
-        sizes = np.abs(train["move_num"].to_numpy() / train["move_den"].to_numpy())
+        num, den = np.abs(train["move_num"].to_numpy()), train["move_den"].to_numpy()
+        sizes = num / den
         name: str = rule
         if rule == "mean":
-            theta = math.fsum(sizes) / train.height / 2
+            theta = Fraction(math.fsum(sizes) / train.height / 2)
         elif rule == "quantile":
             if not 0 <= quantile <= 1:
                 raise ValueError(f"quantile must lie in [0, 1], got {quantile}")
-            theta = float(np.quantile(sizes, quantile, method="inverted_cdf"))
+            row = np.argsort(sizes, kind="stable")[max(math.ceil(quantile * train.height) - 1, 0)]
+            theta = Fraction(int(num[row]), int(den[row]))  # exactly this move, so that its equals do not exceed it
             name = f"quantile {Fraction(quantile).limit_denominator(1000)}"
         elif rule == "spread":
             ask, bid = train["ask_price_1"].to_numpy(), train["bid_price_1"].to_numpy()
-            theta = math.fsum(2 * (ask - bid) / (ask + bid)) / train.height
+            theta = Fraction(math.fsum(2 * (ask - bid) / (ask + bid)) / train.height)
         else:
             raise ValueError(f"rule must be 'mean', 'quantile' or 'spread', got {rule!r}")
-        return Threshold(Fraction(theta), name, train.height, int(train["label_end"].to_numpy().max()) + 1)
+        return Threshold(theta, name, train.height, int(train["label_end"].to_numpy().max()) + 1)
 
     def classify(self, moves: pl.DataFrame, classes: Literal[2, 3] = 3) -> pl.DataFrame:
         """Add `label` (Int8): with 3 classes 0 down, 1 flat, 2 up; with 2 classes 0 down, 1 up, and none when flat."""

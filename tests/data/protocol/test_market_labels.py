@@ -247,8 +247,9 @@ def test_thresholds_are_fitted_on_the_given_rows_alone() -> None:
         assert Threshold.fit(moves, train[::-1], rule) == fitted  # type: ignore[arg-type]
     assert Threshold.fit(moves, train, "mean").theta == pytest.approx(sum(sizes) / 200, rel=1e-12)
     third = Threshold.fit(moves, train, "quantile").theta
-    assert sum(size <= third * (1 + Fraction(1, 10**12)) for size in sizes) >= 100 / 3
-    assert sum(size < third * (1 - Fraction(1, 10**12)) for size in sizes) < 100 / 3
+    assert sum(size <= third for size in sizes) >= 100 / 3 > sum(size < third for size in sizes)
+    assert Threshold.fit(moves, train, "quantile", 0).theta == min(sizes)
+    assert Threshold.fit(moves, train, "quantile", 1).theta == max(sizes)
     assert Threshold.fit(moves, train, "spread").theta == pytest.approx(4 / 2000, rel=0.02)
     assert Threshold.fixed("2e-5").theta == Fraction(1, 50_000)
 
