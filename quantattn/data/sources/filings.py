@@ -16,45 +16,15 @@ from typing import Literal
 
 import polars as pl
 
-from quantattn.data.filings.clock import (
-    latest_acceptance_ns,
-    parse_acceptance,
-    parse_filing_date,
-    public_ns,
-)
-from quantattn.data.filings.forms import FAMILIES, family, form_on_cover, is_amendment
-from quantattn.data.filings.index import FilingIndex, IndexEntry, Zone, read_index
-from quantattn.data.filings.markup import Limits, MarkupPool, Refused
-from quantattn.data.filings.submission import (
-    find_accession,
-    has_header,
-    is_wrapped_document,
-    pad_cik,
-    parse_submission,
-)
-from quantattn.data.filings.text import (
-    decode,
-    drop_uuencoded,
-    is_html,
-    is_uuencoded,
-    plain_text,
-    read_bytes,
-    unwrap,
-    visible_length,
-)
+from quantattn.data.filings.forms import FAMILIES, family, is_amendment
+from quantattn.data.filings.index import FilingIndex, Zone, read_index
+from quantattn.data.filings.markup import Limits, MarkupPool
+from quantattn.data.filings.reading import DUPLICATE, OK, UNREADABLE, Reading, ReadingOptions, finish, read_filing
+from quantattn.data.filings.submission import pad_cik
 from quantattn.data.schema import CANONICAL_ORDER, Filings, check
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
 
 _LOG = logging.getLogger(__name__)
-
-OK = "ok"
-NOT_A_FILING = "not a filing"
-OTHER_FORM = "other form"
-NO_FORM = "form not stated"
-NO_FILER = "filer not stated"
-NO_TIME = "no acceptance time"
-DUPLICATE = "duplicate accession"
-UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
@@ -69,45 +39,6 @@ class FilingSource(Source):
     """
 
     documents: pl.DataFrame
-
-
-@dataclass(frozen=True)
-class _Read:
-    """One file on its way into the table; None where nothing is known."""
-
-    file: str
-    kind: str = ""
-    form: str | None = None
-    entity: str | None = None
-    company: str | None = None
-    ciks: tuple[str, ...] = ()
-    accession: str | None = None
-    accepted_text: str | None = None
-    event_time: int | None = None
-    available_time: int | None = None
-    time_source: str | None = None
-    text: str | None = None
-    share: float | None = None
-    parts_skipped: int = 0
-    status: str = OK
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class _Options:
-    index: FilingIndex | None
-    filers: Mapping[str, str]
-    forms: tuple[str, ...]
-    filing_dates: bool
-    max_bytes: int
-
-
-class _SetAside(Exception):
-    """A file that is left out: `status` is the reason that is counted, the message the detail."""
-
-    def __init__(self, status: str, detail: str = "", known: _Read | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.known = status, known
 
 
 def scan_filings(
@@ -155,7 +86,7 @@ def scan_filings(
         raise ValueError(f"forms must be some of {', '.join(FAMILIES)}; got {', '.join(forms) or 'none'}")
     files = _list_files(root)
     limits = limits or Limits()
-    options = _Options(
+    options = ReadingOptions(
         index=read_index(index, index_zone) if isinstance(index, str | Path) else index,
         filers={prefix: pad_cik(cik) for prefix, cik in (filers or {}).items()},
         forms=forms,
@@ -164,8 +95,8 @@ def scan_filings(
     )
     workers = workers or min(2, os.cpu_count() or 1)
     with MarkupPool(limits, workers) as pool, ThreadPoolExecutor(workers) as threads:
-        reads = list(threads.map(lambda file: _read(file, _name(file, root), options, pool), files))
-    reads = _without_duplicates([_finish(read, options) for read in reads])
+        reads = list(threads.map(lambda file: read_filing(file, _name(file, root), options, pool), files))
+    reads = _without_duplicates([finish(read, options) for read in reads])
     for read in reads:
         if read.status == UNREADABLE:
             if on_bad == "refuse":
@@ -209,169 +140,7 @@ def _name(file: Path, root: Path) -> str:
     return file.name if file == root else file.relative_to(root).as_posix()
 
 
-def _read(file: Path, name: str, options: _Options, pool: MarkupPool) -> _Read:
-    read = _Read(file=name)
-    try:
-        read, body = _recognise(file, read, options)
-        _require_family(read, options)
-        read = _with_text(read, body, pool)
-        read = _with_cover(read)
-        _require_family(read, options)
-        return read
-    except _SetAside as reason:
-        return replace(reason.known or read, status=reason.status, detail=str(reason))
-    except ValueError as error:
-        return replace(read, status=UNREADABLE, detail=str(error))
-
-
-def _finish(read: _Read, options: _Options) -> _Read:
-    """`read` with its times and its filer, or set aside for lack of one of them."""
-    if read.status != OK:
-        return read
-    try:
-        read = _with_time(read, options)
-        return _with_filer(read, options)
-    except _SetAside as reason:
-        return replace(reason.known or read, status=reason.status, detail=str(reason))
-    except ValueError as error:
-        return replace(read, status=UNREADABLE, detail=str(error))
-
-
-def _recognise(file: Path, read: _Read, options: _Options) -> tuple[_Read, str]:
-    """What the file is, what its header or its index entry says, and the body of its main document."""
-    content = read_bytes(file, options.max_bytes)
-    read = replace(read, accession=find_accession(file.name))
-    text = decode(content)
-    if has_header(text) or is_wrapped_document(text):
-        submission = parse_submission(text)
-        main, header = submission.main(), submission.header
-        skipped = sum(is_uuencoded(document.body) for document in submission.documents)
-        read = replace(
-            read,
-            kind="submission" if header else "document",
-            form=(main.type or None) if main else None,
-            parts_skipped=skipped,
-        )
-        if header is not None:
-            read = replace(
-                read,
-                form=header.form,
-                accession=header.accession or read.accession,
-                ciks=header.ciks,
-                entity=header.ciks[0] if header.ciks else None,
-                company=header.names[0] if header.names else None,
-                accepted_text=header.accepted,
-            )
-            read = _dated(read, header.accepted, header.filed)
-            _require_family(read, options)
-        if main is None:
-            raise ValueError(f"a header (form {read.form}) with no <DOCUMENT> after it")
-        body = unwrap(main.body)
-    elif content[:5] == b"%PDF-" or "\x00" in text[:1024]:
-        raise _SetAside(NOT_A_FILING, "binary", read)
-    elif is_html(text):
-        read, body = replace(read, kind="html"), text
-    elif text.lstrip()[:1] in ("{", "["):
-        raise _SetAside(NOT_A_FILING, "JSON, which carries no acceptance time", read)
-    else:
-        raise _SetAside(NOT_A_FILING, "neither an EDGAR header nor HTML", read)
-    return _with_index(read, file, options), body
-
-
-def _dated(read: _Read, accepted: str | None, filed: str | None) -> _Read:
-    """`read` with the times of its header; a filing date alone is kept as text until `_with_time` decides."""
-    if accepted is not None:
-        return replace(read, event_time=parse_acceptance(accepted), time_source="header")
-    if filed is not None:
-        return replace(read, detail=parse_filing_date(filed).isoformat(), time_source="header filing date")
-    return read
-
-
-def _with_index(read: _Read, file: Path, options: _Options) -> _Read:
-    entry = options.index.find(read.accession, file.name) if options.index is not None else None
-    if entry is None:
-        return read
-    read = replace(
-        read,
-        accession=read.accession or entry.accession,
-        entity=read.entity or entry.cik,
-        form=read.form or entry.form,
-    )
-    return read if read.event_time is not None else _dated_by_index(read, entry)
-
-
-def _dated_by_index(read: _Read, entry: IndexEntry) -> _Read:
-    if entry.accepted is not None:
-        return replace(
-            read, event_time=entry.accepted, accepted_text=entry.accepted_text, time_source="index", detail=""
-        )
-    if entry.filed is not None and read.time_source is None:
-        return replace(read, detail=entry.filed.isoformat(), time_source="index filing date")
-    return read
-
-
-def _require_family(read: _Read, options: _Options) -> None:
-    if read.form is not None and family(read.form) not in options.forms:
-        raise _SetAside(OTHER_FORM, read.form, read)
-
-
-def _with_text(read: _Read, body: str, pool: MarkupPool) -> _Read:
-    if is_uuencoded(body):
-        raise _SetAside(UNREADABLE, "the main document is uuencoded", read)
-    body, skipped = drop_uuencoded(body)
-    read = replace(read, parts_skipped=read.parts_skipped + skipped)
-    if not is_html(body):
-        text = plain_text(body)
-        if not text:
-            raise _SetAside(UNREADABLE, "no visible text", read)
-        return replace(read, text=text, share=visible_length(text) / visible_length(body))
-    rendered = pool.render(body)
-    if isinstance(rendered, Refused):
-        raise _SetAside(UNREADABLE, f"{rendered.reason} ({rendered.detail})", read)
-    form, cik = rendered.facts.get("dei:DocumentType"), rendered.facts.get("dei:EntityCentralIndexKey")
-    if form and rendered.facts.get("dei:AmendmentFlag", "").lower() == "true" and not is_amendment(form):
-        form += "/A"
-    return replace(
-        read,
-        text=rendered.text,
-        share=rendered.share,
-        form=read.form or form,
-        entity=read.entity or (pad_cik(cik) if cik else None),
-    )
-
-
-def _with_cover(read: _Read) -> _Read:
-    form = read.form or form_on_cover(read.text or "")
-    if form is None:
-        raise _SetAside(NO_FORM, "neither header, inline XBRL, index nor cover names a form", read)
-    return replace(read, form=form.upper())
-
-
-def _with_filer(read: _Read, options: _Options) -> _Read:
-    name = read.file.rsplit("/", 1)[-1]
-    given = sorted({cik for prefix, cik in options.filers.items() if name.startswith(prefix)})
-    if len(given) > 1:
-        raise ValueError(f"two filers are given for this file's name: {given[0]} and {given[1]}")
-    if given and read.entity not in (None, given[0]):
-        raise ValueError(f"filer {given[0]} is given for this file's name but the document states {read.entity}")
-    entity = read.entity or (given[0] if given else None)
-    if entity is None:
-        raise _SetAside(NO_FILER, "neither header, inline XBRL, index nor `filers` names one", read)
-    return replace(read, entity=entity, ciks=read.ciks or (entity,))
-
-
-def _with_time(read: _Read, options: _Options) -> _Read:
-    if read.event_time is None:
-        if read.time_source is None:
-            raise _SetAside(NO_TIME, "no header, and no entry in an index", read)
-        if not options.filing_dates:
-            raise _SetAside(NO_TIME, f"only the filing date {read.detail} is known", read)
-        read = replace(read, event_time=latest_acceptance_ns(parse_filing_date(read.detail)), detail="")
-    assert read.event_time is not None
-    return replace(read, available_time=public_ns(read.event_time))
-
-
-def _without_duplicates(reads: list[_Read]) -> list[_Read]:
+def _without_duplicates(reads: list[Reading]) -> list[Reading]:
     """The first of several files with one accession number stays; the others are set aside."""
     seen: dict[str, str] = {}
     kept = []
@@ -384,7 +153,7 @@ def _without_duplicates(reads: list[_Read]) -> list[_Read]:
     return kept
 
 
-def _source(reads: list[_Read], hashes: Mapping[str, str]) -> FilingSource:
+def _source(reads: list[Reading], hashes: Mapping[str, str]) -> FilingSource:
     table = pl.DataFrame(
         [_row(number, read) for number, read in enumerate(reads)],
         schema={
@@ -412,7 +181,7 @@ def _source(reads: list[_Read], hashes: Mapping[str, str]) -> FilingSource:
     return FilingSource(check(kept, Filings).lazy(), (), report, documents)
 
 
-def _row(number: int, read: _Read) -> tuple[object, ...]:
+def _row(number: int, read: Reading) -> tuple[object, ...]:
     form = read.form
     return (
         *(read.entity, read.event_time, read.available_time, number),
