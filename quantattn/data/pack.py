@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.generic]
 Layout = Literal["each", "chunks", "windows", "document"]
 
-OPEN_BATCHES = 8  # how many unfinished batches `plan` keeps while it looks for room
+OPEN_BATCHES = 32  # how many unfinished batches `plan` keeps while it looks for room
 
 
 @dataclass(frozen=True)
