@@ -246,6 +246,4 @@ class Tokenizer:
 
 
 def _tick(ticks: Mapping[str, int]) -> pl.Expr:
-    if len(set(ticks.values())) == 1:
-        return pl.lit(next(iter(ticks.values())))
     return pl.col("entity").replace_strict(list(ticks), list(ticks.values()), return_dtype=pl.Int64)
