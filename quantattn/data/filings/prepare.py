@@ -54,8 +54,8 @@ def prepare_filings(
 
     Args:
         source: what `scan_filings` returns.
-        objective: "volatility" or "return": filings that have it and a history feature; it is the target "label".
-            "masked": every filing, no target.
+        objective: "volatility" or "return": filings that have it and a history feature; it is the target of that
+            name. "masked": every filing, no target.
         prices: daily closes; needed unless the objective is "masked".
         tickers: CIK → ticker or tickers; needed with prices.
         horizon: sessions that the label looks at.
@@ -68,9 +68,9 @@ def prepare_filings(
             tokens, each a sequence with the filing's target; "keep": it stays whole and `max_seq_len` is not used.
 
     Returns:
-        Sequences of the three parts. With a target, `baselines[part]` has `history` (Q,): the same quantity before the
-        filing, v(−h) for volatility; `recalibrated` (Q,): a + b · history, least squares on the training filings; and
-        `mean` (Q,): the mean target of the training filings.
+        Sequences of the three parts. With a target, `baselines[part]` has `last_value` (Q,): the same quantity before
+        the filing, v(−h) for volatility; `recalibrated` (Q,): a + b · last_value, least squares on the training
+        filings; and `mean` (Q,): the mean target of the training filings.
 
     Raises:
         ValueError: missing prices, no labelled filing, a part without rows, a filing that is too long.
@@ -220,7 +220,9 @@ class _Part:
             entities=tuple(repeated["accession"]),
         )
         named = _TARGETS.get(objective)
-        targets = {} if named is None else {"label": repeated[named[0]].to_numpy().astype(np.float32)}
+        targets: dict[str, npt.NDArray[np.generic]] = {}
+        if named is not None:
+            targets[objective] = repeated[named[0]].to_numpy().astype(np.float32)
         decisions = Decisions(offsets[1:] - 1, targets)
         return _Part(SequenceSet(table, decisions, max_seq_len, "document"), repeated)
 
@@ -229,7 +231,7 @@ class _Part:
             return {}
         past = self.rows[line.history].to_numpy().astype(np.float64)
         return {
-            "history": past,
+            "last_value": past,
             "recalibrated": line.intercept + line.slope * past,
             "mean": np.full(len(past), line.mean),
         }

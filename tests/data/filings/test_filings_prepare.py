@@ -104,8 +104,8 @@ def test_nothing_is_fitted_on_the_future() -> None:
     assert prepared(source(" zebra quagga" * 50)).vocabulary_json == made.vocabulary_json
     first_test = int(np.searchsorted(new_york_sessions().open, made.as_of["valid"].min())) - FIRST
     other = prepared(prices=prices(changed_from=first_test))
-    assert not np.allclose(other.test.decisions.targets["label"], made.test.decisions.targets["label"])
-    assert (other.train.decisions.targets["label"] == made.train.decisions.targets["label"]).all()
+    assert not np.allclose(other.test.decisions.targets["volatility"], made.test.decisions.targets["volatility"])
+    assert (other.train.decisions.targets["volatility"] == made.train.decisions.targets["volatility"]).all()
     for name, column in made.baselines["train"].items():
         assert (column == other.baselines["train"][name]).all()
 
@@ -131,11 +131,11 @@ def test_planted_training_filing_from_the_test_block_is_refused(monkeypatch: pyt
 
 def test_recalibration_is_the_least_squares_line_of_the_training_filings() -> None:
     made = prepared()
-    x = made.baselines["train"]["history"].astype(np.float64)
-    y = made.train.decisions.targets["label"].astype(np.float64)
+    x = made.baselines["train"]["last_value"].astype(np.float64)
+    y = made.train.decisions.targets["volatility"].astype(np.float64)
     slope = np.cov(x, y)[0, 1] / np.var(x, ddof=1)
     for name in PARTS:
-        history = made.baselines[name]["history"].astype(np.float64)
+        history = made.baselines[name]["last_value"].astype(np.float64)
         expected = y.mean() + slope * (history - x.mean())
         assert np.allclose(made.baselines[name]["recalibrated"].astype(np.float64), expected, atol=1e-6)
 
@@ -154,8 +154,8 @@ def test_long_filings_are_refused_cut_or_kept() -> None:
         assert (one.table.fields["token"] == three.table.fields["token"]).all()
         assert three.lengths.max() == 40
         assert texts_of(one, tokenizer) == texts_of(three, tokenizer)
-        by_name = dict(zip(one.table.entities, one.decisions.targets["label"], strict=True))
-        shared = zip(three.table.entities, three.decisions.targets["label"], strict=True)
+        by_name = dict(zip(one.table.entities, one.decisions.targets["volatility"], strict=True))
+        shared = zip(three.table.entities, three.decisions.targets["volatility"], strict=True)
         assert all(by_name[entity] == value for entity, value in shared)
         assert len(cut.as_of[name]) == len(three.decisions) > len(one.decisions)
 
@@ -184,9 +184,9 @@ def test_filings_without_a_label_are_counted_by_reason() -> None:
 
 def test_return_is_measured_beside_the_past_return() -> None:
     made = prepared(objective="return")
-    assert abs(np.concatenate([made.baselines[name]["history"] for name in PARTS])).max() < 0.5
+    assert abs(np.concatenate([made.baselines[name]["last_value"] for name in PARTS])).max() < 0.5
     up = pl.DataFrame({"date": session_days()[FIRST : FIRST + 600], "close": np.arange(100.0, 700.0)})
     up = up.select(pl.lit("A").alias("entity"), "date", "close")
     both = Prices(pl.concat([up, up.with_columns(entity=pl.lit("B"))]), {"A": None, "B": None}, {"A": "a", "B": "b"})
     grown = prepared(objective="return", prices=both)
-    assert (grown.test.decisions.targets["label"] > 0).all()
+    assert (grown.test.decisions.targets["return"] > 0).all()
