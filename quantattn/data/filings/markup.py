@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 
 _CHILD = Path(__file__).with_name("markup_child.py")
+_OUT_OF_MEMORY = 86  # exit status by which the child says so
+_KEPT_ENVIRONMENT = ("LD_LIBRARY_PATH", "SYSTEMROOT")  # what an interpreter may need to start; no secret goes along
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={},
+            env={name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -142,9 +144,9 @@ class _Child:
         self.close()
         if reason is not None:
             return reason
-        if status == -signal.SIGXCPU:
-            return "time limit"
-        return "parser died" if status < 0 else "memory limit"
+        if status >= 0 and status != _OUT_OF_MEMORY:
+            raise RuntimeError(f"the process that parses HTML ended with status {status}; run {_CHILD.name} to see why")
+        return {-signal.SIGXCPU: "time limit", _OUT_OF_MEMORY: "memory limit"}.get(status, "parser died")
 
     def close(self) -> None:
         """End the child and close its pipes."""

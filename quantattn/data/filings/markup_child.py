@@ -32,6 +32,8 @@ FACTS = frozenset(("dei:DocumentType", "dei:EntityCentralIndexKey", "dei:Amendme
 VOID = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
 )
+OUT_OF_MEMORY = 86
+"""Exit status when memory ran out outside a document's own parse."""
 LONG_CELL = 200
 """A cell of several lines and more characters than this is layout, not a table cell: its lines stay lines."""
 
@@ -262,4 +264,7 @@ def main(site: str, cpu_seconds: int, memory_mib: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    try:
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    except MemoryError:
+        sys.exit(OUT_OF_MEMORY)
