@@ -18,17 +18,9 @@ from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
+from quantattn.cli.settings import DataSettings, PathSettings
 from quantattn.nn import load_model
 from quantattn.score import Progress, make_plan, score
-
-
-@dataclass(frozen=True)
-class ScoreData:
-    """What to score: where it lies and what reads it."""
-
-    kind: Literal["market", "filings"]
-    source: Mapping[str, Any]
-    path: str | None = None
 
 
 @dataclass(frozen=True)
@@ -36,8 +28,9 @@ class ScoreSettings:
     """Everything that `score.yaml` holds.
 
     Attributes:
-        model: folder that a run wrote.
-        data: what to score; how sequences are made stands in the model's folder.
+        model_folder: folder that a run wrote; `model=FOLDER` on the command line.
+        data: what to score: its source and path alone; how sequences are made stands in the model's folder.
+        paths: not used; output goes to `out`.
         out: folder of the Delta table.
         deterministic: "on" gives the same bits for the same batches; "batch", the same whatever the batches, is not
             part of this version.
@@ -49,8 +42,9 @@ class ScoreSettings:
         allow_targets: more prefixes that a `_target_` may have.
     """
 
-    model: str
-    data: ScoreData
+    model_folder: str
+    data: DataSettings
+    paths: PathSettings
     out: str
     deterministic: str | bool
     engine: str
@@ -74,9 +68,19 @@ class ScoreSettings:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
+MADE_IN_TRAINING = ("data.prepare", "data.max_seq_len", "data.shuffle_labels", "data.kind")
+"""Settings of data that scoring takes from the model."""
+
+
 def run(arguments: list[str]) -> int:
     """Score as the arguments, Hydra overrides of `conf/score.yaml`, say."""
-    return run_application("score", arguments, score_tables)
+    for argument in arguments:
+        if argument.lstrip("+").startswith(MADE_IN_TRAINING):
+            key = argument.split("=")[0]
+            raise UsageError(f"{key} stands in the model's folder, as it was in training, and cannot be given again")
+    # Hydra would take model=… for a choice from the group of that name, which training has.
+    named = [f"model_folder={a.removeprefix('model=')}" if a.startswith("model=") else a for a in arguments]
+    return run_application("score", named, score_tables)
 
 
 def score_tables(config: DictConfig) -> int:
@@ -86,14 +90,16 @@ def score_tables(config: DictConfig) -> int:
     device = ("cuda" if torch.cuda.is_available() else "cpu") if asked.device == "auto" else asked.device
     deterministic = asked.deterministic in ("on", True)
     torch.use_deterministic_algorithms(deterministic)
-    model = load_model(asked.model, attention_backend=asked.attention.get("backend"))
+    model = load_model(asked.model_folder, attention_backend=asked.attention.get("backend"))
     artefact = model.artefact
     assert artefact is not None
     trained = artefact.extra.get("data")
     if not isinstance(trained, Mapping):
-        raise UsageError(f"model={asked.model} does not say how its data were prepared; it was not written by a run")
+        raise UsageError(
+            f"model={asked.model_folder} does not say how its data were prepared; it was not written by a run"
+        )
     if trained["kind"] != asked.data.kind:
-        raise UsageError(f"model={asked.model} was trained on {trained['kind']}, but data is {asked.data.kind}")
+        raise UsageError(f"model={asked.model_folder} was trained on {trained['kind']}, but data is {asked.data.kind}")
     work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets)
     plan = make_plan(work, artefact.sha, asked.shard_decisions)
     out = show.console()
