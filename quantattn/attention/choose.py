@@ -15,7 +15,6 @@ from quantattn.attention.mask import Mask
 BACKENDS = ("triton", "sdpa", "tiled", "exact")
 """Implementations that can be asked for by name."""
 
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # read when triton is imported, as here
 _KERNEL_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -57,7 +56,7 @@ def require_backend(backend: str, q: Tensor, *, mask: Mask, bias: Tensor | None)
 
 
 def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
-    if not _HAS_TRITON:
+    if not _has_triton():
         return "triton is not installed"
     if not q.is_cuda and not _INTERPRETED:
         where = "TRITON_INTERPRET=1 runs them on a CPU, slowly"
@@ -71,6 +70,11 @@ def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
     if bias is not None and bias.requires_grad:
         return "its kernels give no gradient of bias"
     return None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def _why_not_sdpa(q: Tensor, mask: Mask, bias: Tensor | None) -> str | None:

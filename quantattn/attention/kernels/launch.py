@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -68,7 +67,7 @@ class Problem:
     def tiles(self, rows: Tensor, block: int) -> int:
         """Programs along the tiles of `rows` (B, N, …); a pack gets the bound that `find_sequence` needs."""
         if self.cu_q is None:
-            return rows.shape[0] * triton.cdiv(rows.shape[1], block)
+            return rows.shape[0] * -(-rows.shape[1] // block)
         return rows.shape[1] // block + self.cu_q.shape[0] - 1
 
     def bias_arguments(self, q: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -106,12 +105,13 @@ def describe(x: Tensor, block: int, block_d: int) -> TensorDescriptor:
     return TensorDescriptor(x, [x.shape[i] for i in order], strides, [1, 1, block, block_d])
 
 
-def choose_config(which: configs.Pass, q: Tensor) -> configs.Config:
+def choose_config(which: configs.Pass, q: Tensor, problem: Problem) -> configs.Config:
     """The table's entry for these tensors."""
     if INTERPRETED:
         return configs.INTERPRETED
     bits = 16 if q.element_size() == 2 else 32
-    return configs.configuration(which, bits, q.shape[-1], capability(q.device))
+    bias = problem.bias is not None
+    return configs.configuration(which, bits, q.shape[-1], capability(q.device), bias=bias)
 
 
 def use_descriptors(*tensors: Tensor) -> bool:
@@ -125,7 +125,7 @@ def launch_forward(
     config: configs.Config | None = None, descriptors: bool | None = None,
 ) -> None:  # fmt: skip
     """Write out (B, N, H, D) and lse (B, H, N) float32, both contiguous and owned by the caller."""
-    config = config or choose_config("fwd", q)
+    config = config or choose_config("fwd", q, problem)
     tma = use_descriptors(q, k, v) if descriptors is None else descriptors
     constants = problem.constants(q, k, config)
     tiles = problem.tiles(q, config.block_m)
@@ -150,8 +150,8 @@ def launch_backward(
     descriptors: bool | None = None,
 ) -> None:  # fmt: skip
     """Write dq, dk, dv (contiguous, owned by the caller) from the saved out (contiguous) and lse (B, H, N)."""
-    config_dq = config_dq or choose_config("dq", q)
-    config_dkdv = config_dkdv or choose_config("dkdv", q)
+    config_dq = config_dq or choose_config("dq", q, problem)
+    config_dkdv = config_dkdv or choose_config("dkdv", q, problem)
     tma = use_descriptors(q, k, v, do) if descriptors is None else descriptors
     delta = torch.empty_like(lse)
     bias, bias_strides = problem.bias_arguments(q)

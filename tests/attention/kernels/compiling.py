@@ -95,7 +95,9 @@ def signature_of(variant: Variant, config: configs.Config) -> tuple[dict[str, st
 def compile_variant(variant: Variant) -> Compiled:
     """Compile to PTX and assemble; raises what the compiler raises."""
     bits = 32 if variant.dtype == "fp32" else 16
-    config = variant.config or configs.configuration(variant.kernel, bits, variant.d, variant.capability)
+    config = variant.config or configs.configuration(
+        variant.kernel, bits, variant.d, variant.capability, bias=variant.bias
+    )
     types, values, facts = signature_of(variant, config)
     source = ASTSource(KERNELS[variant.kernel], types, values, facts)
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
