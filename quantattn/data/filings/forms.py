@@ -13,7 +13,8 @@ FAMILIES = tuple(_FAMILIES)
 """Forms that `family` knows; a variant such as 10-K405 or 10-KSB belongs to the family of its base form."""
 
 _COVER = re.compile(
-    r"^\W*form[ \t]+((?:10-?[KQ]|8-?K)(?:405|SB|T)?)[ \t]*(/A|\(amendment[^)\n]*\))?\W*$", re.IGNORECASE | re.MULTILINE
+    r"^[^\w\n]*form[ \t]+((?:10-?[KQ]|8-?K)(?:405|SB|T)?)[ \t]*(/A)?[ \t]*(\(?amendment\b[^\n]{0,40})?[^\w\n]*$",
+    re.IGNORECASE | re.MULTILINE,
 )
 _COVER_CHARS = 6_000
 
@@ -35,4 +36,4 @@ def form_on_cover(text: str) -> str | None:
     if match is None:
         return None
     form = re.sub(r"^(10|8)(?=[KQ])", r"\1-", match.group(1).upper())
-    return form + ("/A" if match.group(2) else "")
+    return form + ("/A" if match.group(2) or match.group(3) else "")

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from quantattn.data.filings.clock import parse_acceptance, public_ns
+from quantattn.data.filings.forms import form_on_cover
 from quantattn.data.filings.index import FilingIndex, read_index
 from quantattn.data.sources import SOURCES
 from quantattn.data.sources.filings import scan_filings, summary
@@ -124,6 +125,24 @@ def test_forms_are_kept_by_family(tmp_path: Path, submission: Maker) -> None:
     assert set(scan_filings(tmp_path, forms=("10-Q",)).frame.collect()["form"]) == {"10-Q", "10-QSB"}
     with pytest.raises(ValueError, match="forms must be some of"):
         scan_filings(tmp_path, forms=("20-F",))
+
+
+@pytest.mark.parametrize(
+    ("cover", "form"),
+    [
+        ("UNITED STATES\nFORM 10-K\n(Mark One)", "10-K"),
+        ("Form 8-K", "8-K"),
+        ("FORM 10-Q/A", "10-Q/A"),
+        ("FORM 10-K/A (Amendment No. 1)", "10-K/A"),
+        ("FORM 10-K Amendment No. 2", "10-K/A"),
+        ("FORM 10K405", "10-K405"),
+        ("our annual report on Form 10-K for 1999", None),
+        ("FORM 20-F", None),
+        ("x" * 6_000 + "\nFORM 10-K", None),
+    ],
+)
+def test_form_named_on_the_cover(cover: str, form: str | None) -> None:
+    assert form_on_cover(cover) == form
 
 
 def test_a_filing_date_is_used_only_when_asked_for(tmp_path: Path, submission: Maker) -> None:
