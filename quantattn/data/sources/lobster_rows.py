@@ -14,6 +14,7 @@ import polars as pl
 
 from quantattn.data.schema import CROSS, EXECUTE_HIDDEN, HALT, NEW, level_columns
 from quantattn.data.sources.lobster_files import BROKEN_STREAM, Pair, Unusable, read_lines
+from quantattn.data.sources.lobster_notes import facts, notes_on
 
 EMPTY_LEVEL = 9_999_999_999
 """What LOBSTER writes as the price of a level that holds no order; negative on the bid side."""
@@ -22,8 +23,6 @@ MESSAGE_COLUMNS = ("time", "kind", "order_id", "size", "price", "side")
 _DAY = 86_400 * 10**9
 _UNSIGNED = (EXECUTE_HIDDEN, CROSS, HALT)
 _PLAIN_SECONDS = r"^\d{1,5}(\.\d{1,9})?$"
-_FEW_ROWS = 20
-_STEP = ("1 s", "100 ms", "10 ms", "1 ms", "100 µs", "10 µs", "1 µs")
 _EXPECTED = {
     "not an integer": "an integer",
     "not a time": "seconds after midnight in plain decimals, below 86400, with at most 9 of them after the point",
@@ -92,28 +91,21 @@ def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool) -> DayTable:
     """
     message, book = _open(pair.message, MESSAGE_COLUMNS), _open(pair.book, None)
     levels = len(book.columns) // 4
+    books = _scan_typed(book).rename({"line": "book_line", "reason": "book_reason"})
+    frame = pl.concat([_scan_typed(message), books], how="horizontal")
     try:
-        messages, books = _scan_typed(message), _scan_typed(book)
-        facts = messages.select(
-            pl.len().alias("lines"),
-            pl.col("reason").is_not_null().any().alias("bad"),
-            pl.col("ns").last().alias("last"),
-            pl.col("decimals").max().alias("finest"),
-            pl.col("decimals").min().alias("coarsest"),
-        ).collect()
-        book_lines, book_bad = books.select(pl.len(), pl.col("reason").is_not_null().any()).collect().row(0)
-        suspect = facts["bad"][0] or book_bad
-    except (pl.exceptions.ComputeError, pl.exceptions.SchemaError):
-        suspect = True
+        bad = pl.coalesce("reason", "book_reason").is_not_null() | pl.any_horizontal(
+            pl.col("line", "book_line").is_null()
+        )
+        found = frame.select(*facts(levels), bad.any().alias("bad")).collect().row(0, named=True)
+    except (pl.exceptions.ComputeError, pl.exceptions.SchemaError, pl.exceptions.ShapeError):
+        return _read_by_line(pair, message, book, rounded_times, quarantine)
     except OSError as error:
         raise _broken_file((pair.message, pair.book), error) from error
-    if suspect:
+    if found["bad"]:
         return _read_by_line(pair, message, book, rounded_times, quarantine)
-    lines, _, last, finest, coarsest = facts.row(0)
-    _same_length(pair, lines, book_lines)
-    note = _clock(message.path, lines, finest, coarsest, rounded_times)
-    frame = pl.concat([messages, books.drop("line", "reason")], how="horizontal")
-    return DayTable(frame, lines, lines, levels, last, pl.DataFrame(), note)
+    notes = notes_on(pair, message.header, found, rounded_times)
+    return DayTable(frame, found["rows"], found["rows"], levels, found["last"], pl.DataFrame(), notes)
 
 
 def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, quarantine: bool) -> DayTable:
@@ -126,18 +118,18 @@ def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, 
             bad = rows.filter(pl.col("reason").is_not_null())
             if bad.height:
                 raise Unusable(bad["reason"][0], _sentence(file, bad.row(0, named=True), rows.height), file.path)
-        raise ValueError(f"{pair.message.name} or {pair.book.name} holds a field that the CSV scanner refuses")
     _same_length(pair, messages.height, books.height)
+    if not quarantine:
+        raise ValueError(f"{pair.message.name} or {pair.book.name} holds a field that the CSV scanner refuses")
     both = pl.concat([messages, books.select(pl.all().exclude("line").name.suffix("@book"))], how="horizontal")
-    reason = pl.coalesce("reason", "reason@book")
+    reason, in_book = pl.coalesce("reason", "reason@book"), pl.col("reason").is_null()
     bad = both.filter(reason.is_not_null()).select(
-        pl.when(pl.col("reason").is_null())
-        .then(pl.lit(book.path.name))
-        .otherwise(pl.lit(message.path.name))
-        .alias("file"),
-        (pl.col("line") + 1 + message.header).cast(pl.Int64).alias("line"),
+        pl.when(in_book).then(pl.lit(book.path.name)).otherwise(pl.lit(message.path.name)).alias("file"),
+        (pl.col("line") + 1 + pl.when(in_book).then(book.header).otherwise(message.header))
+        .cast(pl.Int64)
+        .alias("line"),
         reason.alias("reason"),
-        pl.when(pl.col("reason").is_null()).then("text@book").otherwise("text").alias("text"),
+        pl.when(in_book).then("text@book").otherwise("text").alias("text"),
         pl.lit(1, pl.Int64).alias("rows"),
     )
     good = both.filter(reason.is_null())
@@ -145,10 +137,11 @@ def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, 
         raise Unusable(
             bad["reason"][0], f"{pair.message.name}: no row of it and of its order book is whole", pair.message
         )
-    finest, coarsest = good.select(pl.col("decimals").max(), pl.col("decimals").min().alias("least")).row(0)
-    note = _clock(message.path, good.height, finest, coarsest, rounded_times)
+    levels = len(book.columns) // 4
     frame = good.rename({f"{name}@book": name for name in book.columns}).lazy()
-    return DayTable(frame, good.height, both.height, len(book.columns) // 4, good["ns"][-1], bad, note)
+    found = frame.select(facts(levels)).collect().row(0, named=True)
+    notes = notes_on(pair, message.header, found, rounded_times)
+    return DayTable(frame, good.height, both.height, levels, found["last"], bad, notes)
 
 
 def _open(path: Path, columns: tuple[str, ...] | None) -> _File:
@@ -241,25 +234,6 @@ def _first_broken(rules: dict[str, pl.Expr]) -> pl.Expr:
 
 def _without_sentinel(name: str) -> pl.Expr:
     return pl.when(pl.col(name).abs() != EMPTY_LEVEL).then(pl.col(name)).alias(name)
-
-
-def _clock(path: Path, rows: int, finest: int, coarsest: int, rounded_times: bool) -> tuple[str, ...]:
-    """Decide how fine the times are: nanoseconds as a rule, micro- and milliseconds are noted, rounding is refused."""
-    if finest >= 7:
-        return ()
-    found = f"the finest of {rows} times in {path.name} has {finest} decimals ({_STEP[finest]})"
-    if finest == 6 or finest == coarsest == 3:
-        return (f"{found}; taken for the resolution of the file",)
-    if rounded_times:
-        return (f"{found}; accepted as rounded because rounded_times was set, the order of rows breaks ties",)
-    if rows < _FEW_ROWS and finest <= 3:
-        return (f"{found}; too few rows to tell whether they were rounded",)
-    raise Unusable(
-        "rounded times",
-        f"{found}, as a spreadsheet leaves them; expected nanoseconds (9 decimals, of which trailing zeros may be "
-        f"missing): use the original file, or accept the loss with rounded_times=True",
-        path,
-    )
 
 
 def _same_length(pair: Pair, messages: int, books: int) -> None:

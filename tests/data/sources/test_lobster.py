@@ -171,6 +171,7 @@ def test_the_amazon_day_agrees_with_decimal_arithmetic(realdata: Path) -> None:
     source = real(realdata, name.format("message"))
     table = check(source.frame.collect(), BookEvents)
     assert table.height == source.report.rows_read == 57_515
+    assert source.report.notes == ()
     for role, columns in (
         ("message", ["event_time", "kind", "order_id", "size", "price"]),
         ("orderbook", ["ask_price_1", "ask_size_1", "bid_price_1", "bid_size_1"]),

@@ -69,6 +69,10 @@ def test_a_broken_book_row_is_named(tmp_path: Path, line: str, words: str) -> No
 
 
 def test_line_numbers_count_the_header_as_an_editor_does(tmp_path: Path) -> None:
+    books = ["Ask,AskVolume,Bid,BidVolume", *BOOKS[:4], "2239500,x,2237500,74"]
+    scan_lobster(write_pair(tmp_path, MESSAGES, books), on_bad="quarantine", set_aside=tmp_path / "aside")
+    rows = list(csv.DictReader((tmp_path / "aside").read_text().splitlines()))
+    assert [(row["file"], row["line"]) for row in rows] == [(NAME.format("orderbook"), "6")]
     messages = ["Time,Type,OrderId,Size,Price,Direction", *MESSAGES[:4], "34201,3,1,x,2239500,-1"]
     assert "line 6" in one_error(write_pair(tmp_path, messages, BOOKS))
 
@@ -88,6 +92,18 @@ def test_a_file_that_stops_between_lines(tmp_path: Path) -> None:
     assert "has 3" in said
     assert "the book stops early" in said
     assert "the message file stops early" in one_error(write_pair(tmp_path, MESSAGES[:4], BOOKS))
+
+
+def test_files_that_do_not_belong_together_are_noted(tmp_path: Path) -> None:
+    messages = [f"{34200 + i}.000000001,1,{i},5,{2238000 + 100 * i},1" for i in range(50)]
+    books = [f"2300000,5,{2238000 + 100 * i},5" for i in range(50)]
+    assert scan_lobster(write_pair(tmp_path / "right", messages, books)).report.notes[:-1] == ()
+    notes = scan_lobster(write_pair(tmp_path / "shifted", messages, books[1:] + books[:1])).report.notes
+    assert "50 of 50 new orders are not in the book after them, the first in line 1" in notes[0]
+    sellers = [line.removesuffix(",1") + ",-1" for line in messages]
+    assert any(
+        "not in the book" in note for note in scan_lobster(write_pair(tmp_path / "s", sellers, books)).report.notes
+    )
 
 
 def test_a_gzip_stream_that_breaks_off(tmp_path: Path) -> None:
