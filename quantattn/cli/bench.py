@@ -36,6 +36,10 @@ def measure(config: DictConfig) -> int:
         raise UsageError(f"bench={name}: there is no such benchmark{nearest(str(name), ('attention', 'memory'))}")
     if dtype not in DTYPES:
         raise UsageError(f"dtype={dtype}: expected one of {', '.join(DTYPES)}")
+    unknown = [peer for peer in settings["peers"] if peer not in PEERS]
+    if unknown:
+        raise UsageError(f"peers: there is no {unknown[0]!r}{nearest(unknown[0], PEERS)}")
+    shapes = [_shape(entry, settings) for entry in settings["shapes"]]
     if not torch.cuda.is_available():
         raise ValueError("timings count only on a GPU, and torch sees no CUDA device here")
     console = Console()
@@ -45,10 +49,6 @@ def measure(config: DictConfig) -> int:
         console.print(f"log-log slope of peak memory over length: {slope:.3f} (at most {STEEPEST_SLOPE})")
         _keep(rows, settings, console)
         return DONE if slope <= STEEPEST_SLOPE else FAILED
-    unknown = [peer for peer in settings["peers"] if peer not in PEERS]
-    if unknown:
-        raise UsageError(f"peers: there is no {unknown[0]!r}{nearest(unknown[0], PEERS)}")
-    shapes = [_shape(entry, settings) for entry in settings["shapes"]]
     rows = []
     for row in attention.benchmark(
         shapes, settings["peers"], DTYPES[dtype],

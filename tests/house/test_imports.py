@@ -41,11 +41,11 @@ LAW = {
     "learn": room("batch data nn evaluate attention", "lightning torch"),
     # arro3 is the Arrow implementation that deltalake itself depends on and takes tables from.
     "score": room("batch data nn evaluate", "torch deltalake arro3 ray"),
-    "cli": room("attention batch data nn evaluate learn score", "hydra omegaconf rich optuna torch"),
+    "cli": room("attention batch data nn evaluate learn score", "hydra omegaconf rich optuna torch flash_attn"),
 }
 PACKERS = {"data/pack.py"}
 """Files of `data` that may import torch."""
-LAZY = {"ray", "optuna"}
+LAZY = {"ray", "optuna", "flash_attn"}
 """Packages imported only inside functions, because they are extras."""
 PUBLIC_ONLY = {"nn", "learn"}
 """Rooms that see only what `quantattn.attention` itself exports."""

@@ -126,7 +126,7 @@ def standard(inputs: Inputs) -> Calls:
 
 def flash_cute(inputs: Inputs) -> Calls:
     """FlashAttention's CuTe implementation (the FlashAttention-3 class on this hardware), where it is installed."""
-    if importlib.util.find_spec("flash_attn.cute") is None:
+    if importlib.util.find_spec("flash_attn") is None:
         raise ValueError("flash-attn-4 is not installed")
     import flash_attn.cute
 
