@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from quantattn.attention.exact import exact_attention, standard_attention
 from quantattn.attention.mask import Mask
-from quantattn.attention.seen import visible_block
+from quantattn.attention.seen import seen_scores, seen_sum, visible_block
 from quantattn.attention.testing import random_problem, run
 
 MASKS = (Mask(), Mask(causal=True), Mask(window=(3, 1)), Mask(causal=True, window=(2, 5)), Mask(window=(None, 2)))
@@ -40,6 +40,21 @@ def test_its_gradients_are_its_slopes_twice_over() -> None:
 
     assert torch.autograd.gradcheck(attend, leaves)
     assert torch.autograd.gradgradcheck(attend, leaves)
+
+
+def test_the_products_of_visible_pairs_have_the_gradients_of_masked_products() -> None:
+    """Also with a gradient that comes back to hidden pairs."""
+    rng = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(2, n, 3, dtype=torch.float64, generator=rng).requires_grad_() for n in (4, 5, 5))
+    seen = torch.rand(2, 4, 5, generator=rng) < 0.6
+    pairs = q @ k.mT * seen
+    assert torch.equal(seen_scores(q, k, seen), pairs)
+    assert torch.equal(seen_sum(pairs, v, seen), pairs @ v)
+    g = torch.randn(2, 4, 5, dtype=torch.float64, generator=rng)
+    torch.testing.assert_close(
+        torch.autograd.grad(seen_scores(q, k, seen), (q, k), g), torch.autograd.grad(pairs, (q, k), g)
+    )
+    assert torch.autograd.gradgradcheck(lambda *x: seen_sum(seen_scores(x[0], x[1], seen), x[2], seen), (q, k, v))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

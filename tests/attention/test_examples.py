@@ -79,7 +79,7 @@ def test_weights_outputs_and_logsumexps_are_right_by_exact_arithmetic(entry: dic
 def test_blocks_add_up_by_exact_arithmetic(entry: dict[str, Any]) -> None:
     l_sum, u_sum = Fraction(0), Fraction(0)
     for block in entry.get("blocks", ()):
-        l, u, by = (Fraction(block[name]) for name in ("l", "u", "rescaled_by"))  # noqa: E741
+        l, u, by = (Fraction(block[name]) for name in ("l", "u", "rescaled_by"))
         assert Fraction(block["out"]) == (u / l if l else 0)
         relative = number(block["m"]) - number(entry["merged"]["m"])
         assert float(by) == pytest.approx(math.exp(relative))

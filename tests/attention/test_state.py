@@ -104,6 +104,9 @@ def test_a_finished_result_is_a_state_again(seed: int) -> None:
     scores, values = block(seed, 6, 9, hidden=0.7)
     halves = [AttentionState.of_block(scores[:, s], values[s]) for s in (slice(4), slice(4, 9))]
     again = [AttentionState.of_attended(half.finish()) for half in halves]
+    for half, state in zip(halves, again, strict=True):
+        assert torch.equal(half.finish().out, state.finish().out)
+        assert torch.equal(half.finish().lse, state.finish().lse)
     out, lse = again[0].merge(again[1]).finish()
     expected = dense(scores, values)
     torch.testing.assert_close(out, expected.out, rtol=1e-12, atol=1e-12)

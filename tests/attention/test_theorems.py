@@ -180,6 +180,8 @@ def test_a_query_that_sees_nothing_gives_zeros(backend: Backend) -> None:
     assert bool((r["lse"][blind] == -torch.inf).all())
     assert not r["dq"][blind].any()
     assert bool(torch.isfinite(r["lse"][~blind]).all())
+    with torch.autograd.set_detect_anomaly(True):  # not even in between is there a NaN
+        equal(r, run(backend, p))
 
 
 @backends
