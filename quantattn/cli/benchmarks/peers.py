@@ -115,7 +115,11 @@ def standard(inputs: Inputs) -> Calls:
     n = inputs.q.shape[1]
     hidden = ~inputs.mask.visible(n, n, inputs.q.device) if inputs.causal else None
 
+    group = inputs.q.shape[2] // inputs.k.shape[2]
+
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if group > 1:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         scores = (q @ k.mT) * (1.0 / math.sqrt(q.shape[-1]))
         if hidden is not None:
             scores = scores.masked_fill(hidden, -torch.inf)
