@@ -21,7 +21,7 @@ from quantattn.data.sources.source import Source, SourceReport, file_sha256, wri
 
 EXCHANGE_ZONE = "America/New_York"
 PRICE_EXPONENT = -4
-_EARLY = 300_000
+_EARLY_MS = 300_000
 _SET_ASIDE = {"entity": pl.String, "file": pl.String, "line": pl.Int64, "reason": pl.String, "text": pl.String}
 
 
@@ -29,6 +29,7 @@ _SET_ASIDE = {"entity": pl.String, "file": pl.String, "line": pl.Int64, "reason"
 class _Day:
     pair: Pair
     table: DayTable
+    start: int
     hashes: dict[str, str]
 
 
@@ -97,6 +98,10 @@ def scan_lobster(
 
 
 def _read(pair: Pair, levels: int | None, rounded_times: bool, quarantine: bool) -> _Day:
+    try:
+        start = midnight(pair.date, EXCHANGE_ZONE)
+    except ValueError as error:
+        raise Unusable("ambiguous times", f"{pair.message.name}: {error}", pair.message, pair.book) from error
     table = read_day(pair, rounded_times=rounded_times, quarantine=quarantine)
     if levels is not None and levels > table.levels:
         raise Unusable(
@@ -105,7 +110,7 @@ def _read(pair: Pair, levels: int | None, rounded_times: bool, quarantine: bool)
             pair.message,
             pair.book,
         )
-    return _Day(pair, table, {file.name: file_sha256(file) for file in (pair.message, pair.book)})
+    return _Day(pair, table, start, {file.name: file_sha256(file) for file in (pair.message, pair.book)})
 
 
 def _join(days: list[_Day], depth: int) -> pl.LazyFrame:
@@ -113,14 +118,13 @@ def _join(days: list[_Day], depth: int) -> pl.LazyFrame:
     first_seq: Counter[str] = Counter()
     for day in days:
         name = day.pair.entity
-        start = midnight(day.pair.date, EXCHANGE_ZONE)
-        parts.append(day.table.events(name, start, first_seq[name], depth))
+        parts.append(day.table.events(name, day.start, first_seq[name], depth))
         first_seq[name] += day.table.lines
     return pl.concat(parts)
 
 
 def _left_out(days: list[_Day], unusable: list[Unusable]) -> pl.DataFrame:
-    rows = [day.table.bad.with_columns(entity=pl.lit(day.pair.entity)) for day in days]
+    rows = [day.table.bad.with_columns(entity=pl.lit(day.pair.entity)) for day in days if day.table.bad.height]
     for error in unusable:
         count = max((count_lines(file) for file in error.files), default=0)
         files = " and ".join(file.name for file in error.files)
@@ -138,7 +142,7 @@ def _report(
     notes = [note for day in days for note in day.table.notes]
     for day in days:
         last, end = day.table.last // 10**6, day.pair.end
-        if end is not None and last < end - _EARLY:
+        if end is not None and last < end - _EARLY_MS:
             notes.append(f"{day.pair.message.name} stops at millisecond {last}, its name promises data to {end}")
         if day.table.levels > depth:
             notes.append(f"{day.pair.book.name} has {day.table.levels} levels of the book, {depth} were kept")
