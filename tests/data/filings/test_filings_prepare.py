@@ -182,6 +182,13 @@ def test_filings_without_a_label_are_counted_by_reason() -> None:
         prepared(objective="price")
 
 
+def test_a_filing_without_a_past_is_left_out_too() -> None:
+    """The baselines need what came before; model and baselines are compared on the same filings."""
+    late = prices().frame.filter(pl.col("date") >= session_days()[FIRST + 40].item())
+    made = prepared(prices=Prices(late, {"A": None, "B": None}, {"A": "a.csv", "B": "b.csv"}))
+    assert made.dropped == {"history: prices start later": 1}
+
+
 def test_return_is_measured_beside_the_past_return() -> None:
     made = prepared(objective="return")
     assert abs(np.concatenate([made.baselines[name]["last_value"] for name in PARTS])).max() < 0.5
