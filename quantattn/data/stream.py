@@ -35,7 +35,7 @@ class Drawn:
             takes from the ask, −1 for the mirror image. Their sum is the flow.
         marker: (n,) sign of the most recent marker for its number of lots.
         distance: (n,) rows from that marker to the decision.
-        outcome: (n,) +1 when the mid rises one tick with the next event, −1 when it falls.
+        outcome: (n,) +1 when the mid rises with the next event, −1 when it falls.
     """
 
     seq: Ints

@@ -153,6 +153,16 @@ def test_the_bound_is_told_only_when_it_is_one(prepared: Prepared) -> None:
     assert short.bayes_in_context is not None
     assert short.bayes_in_context.log_loss == pytest.approx(MARKET.bayes(64).log_loss, abs=1e-12)
     assert short.bayes_in_context.marker_seen == 0
+    some = prepare_market(MARKET, **{**SETTINGS, "min_context": 220}, max_seq_len=300)
+    contexts = [
+        int(row + 1 - start)
+        for s, start in enumerate(some.test.start)
+        for row in some.test.decisions.row[some.test.first[s] : some.test.first[s + 1]]
+    ]
+    losses = [MARKET.bayes(context).log_loss for context in contexts]
+    assert some.bayes_in_context is not None
+    assert some.bayes_in_context.log_loss == pytest.approx(np.mean(losses), abs=1e-12)
+    assert MARKET.bayes().log_loss < some.bayes_in_context.log_loss < MARKET.bayes(200).log_loss
 
 
 def test_windows_of_the_parts_share_no_token() -> None:
