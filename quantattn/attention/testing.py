@@ -168,6 +168,9 @@ def run(backend: Backend, problem: Problem, *, backward: bool = True, bias_gradi
 def error_budget(problem: Problem, *, backward: bool = True) -> Budget:
     """Truth and budget of `problem`; forms at most a few heads of one sequence at a time, in float64.
 
+    Standard attention obeys `torch.set_float32_matmul_precision`, so that on a GPU the budget of float32 inputs is that
+    of TF32 products while those are switched on; the truth does not change.
+
     Raises:
         ValueError: the problem is in float64, for which this module has no truth above it.
     """
