@@ -1,7 +1,10 @@
 """Registered operators: schema, shapes without data, autograd. Kernels are imported inside the implementations.
 
-`quantattn::attention` and `quantattn::attention_backward` take the dense layout q (B, N, H, D), k and v
+`quantattn::attention` and `quantattn::attention_backward` are the kernels: dense q (B, N, H, D), k and v
 (B, Nk, Hkv, D); a pack is B = 1 with offsets. They return out in the layout of q and lse (B, H, N) float32.
+
+`quantattn::packed_attention` and its backward are what runs without kernels, `sdpa` and `tiled`: q (T, H, D), k and v
+(Tk, Hkv, D), always with offsets, whose values the host reads. They return out (T, H, D) and lse (T, H).
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from quantattn.attention.mask import Mask
 
 _PROBLEM = "Tensor? cu_q, Tensor? cu_k, Tensor? bias, float scale, int? left, int? right, str precision"
 
@@ -92,3 +97,85 @@ def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Te
 
 
 attention_op.register_autograd(_differentiate, setup_context=_save)
+
+
+_PACK = (
+    "Tensor cu_q, Tensor cu_k, Tensor? bias, float scale, int? left, int? right, str backend, int block_q, int block_k"
+)
+
+
+def _plain(backend: str) -> Any:
+    from quantattn.attention import sdpa, tiled
+
+    return {"sdpa": sdpa, "tiled": tiled}[backend]
+
+
+def _tiling(
+    cu_q: Tensor, cu_k: Tensor, scale: float, left: int | None, right: int | None, block_q: int, block_k: int
+) -> Any:
+    from quantattn.attention.tiled import Tiling
+
+    mask = Mask() if left is None and right is None else Mask(window=(left, right))
+    return Tiling(tuple(cu_q.tolist()), tuple(cu_k.tolist()), mask, scale, block_q, block_k)
+
+
+@torch.library.custom_op(
+    "quantattn::packed_attention",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_PACK}) -> (Tensor, Tensor)",
+)
+def packed_attention_op(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, bias: Tensor | None,
+    scale: float, left: int | None, right: int | None, backend: str, block_q: int, block_k: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Out = softmax(q kᵀ · scale + bias) v over the visible keys of each sequence, and its lse, on any device."""
+    tiling = _tiling(cu_q, cu_k, scale, left, right, block_q, block_k)
+    out, lse = _plain(backend).forward(q, k, v, bias, tiling)
+    return out, lse
+
+
+@packed_attention_op.register_fake
+def _packed_shapes(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor]:
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=dtype)
+
+
+@torch.library.custom_op(
+    "quantattn::packed_attention_backward",
+    mutates_args=(),
+    schema="(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, bool wants_dbias, "
+    f"{_PACK}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def packed_attention_backward_op(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wants_dbias: bool,
+    cu_q: Tensor, cu_k: Tensor, bias: Tensor | None,
+    scale: float, left: int | None, right: int | None, backend: str, block_q: int, block_k: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq, dk, dv and, when it is wanted, dbias (else an empty tensor), from the gradients of out and of lse."""
+    tiling = _tiling(cu_q, cu_k, scale, left, right, block_q, block_k)
+    dq, dk, dv, dbias = _plain(backend).backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias)
+    return dq, dk, dv, q.new_empty(0) if dbias is None else dbias
+
+
+@packed_attention_backward_op.register_fake
+def _packed_backward_shapes(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wants_dbias: bool,
+    cu_q: Tensor, cu_k: Tensor, bias: Tensor | None, *problem: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dbias = q.new_empty(0) if bias is None or not wants_dbias else bias.new_empty(bias.shape)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
+
+
+def _differentiate_packed(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, cu_q, cu_k, bias, out, lse = ctx.saved_tensors
+    if do is None and dlse is None:
+        return (None,) * 12
+    do = torch.zeros_like(out) if do is None else do
+    wants_dbias = bias is not None and ctx.needs_input_grad[5]
+    dq, dk, dv, dbias = packed_attention_backward_op(
+        do, dlse, q, k, v, out, lse, wants_dbias, cu_q, cu_k, bias, *ctx.numbers
+    )
+    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 6
+
+
+packed_attention_op.register_autograd(_differentiate_packed, setup_context=_save)

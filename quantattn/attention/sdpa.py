@@ -21,16 +21,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from quantattn.attention import ops, tiled
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import all_finite
 from quantattn.attention.state import Attended, AttentionState
-from quantattn.attention.tiled import Tiling, tiled_backward, tiled_forward
+from quantattn.attention.tiled import Tiling
 
 _forward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _backward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -72,9 +71,8 @@ def sdpa_attention(
     reason = supports(q, mask, bias)
     if reason is not None:
         raise ValueError(f"sdpa cannot run this: {reason}")
-    tiling = Tiling(tuple(cu_seqlens.tolist()), tuple(cu_seqlens_k.tolist()), mask, scale)
-    out, lse = _Sdpa.apply(q, k, v, tiling)  # type: ignore[no-untyped-call]
-    return Attended(out, lse)
+    problem = (bias, scale, mask.left, mask.right, "sdpa", 128, 128)
+    return Attended(*ops.packed_attention_op(q, k, v, cu_seqlens, cu_seqlens_k, *problem))
 
 
 @dataclass(frozen=True)
@@ -130,25 +128,21 @@ def _lengths(sequence: tuple[int, slice, slice]) -> tuple[int, int]:
     return rows.stop - rows.start, columns.stop - columns.start
 
 
-class _Sdpa(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.tiling = tiling
-        ctx.by_blocks = tiling.mask.right is not None and not all_finite(q, k, v)
-        out, lse = tiled_forward(q, k, v, None, tiling) if ctx.by_blocks else _forward(q, k, v, tiling)
-        ctx.save_for_backward(q, k, v, out, lse)
-        return out, lse
+def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling) -> tuple[Tensor, Tensor]:
+    """(out, lse), shapes as in `sdpa_attention`, bias None; no autograd of its own."""
+    if tiling.mask.right is not None and not all_finite(q, k, v):
+        return tiled.forward(q, k, v, bias, tiling)
+    return _forward(q, k, v, tiling)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
-        do = torch.zeros_like(out) if do is None else do
-        by_blocks = ctx.by_blocks or dlse is not None or (ctx.tiling.mask.right is not None and not all_finite(do))
-        if by_blocks:
-            return *tiled_backward(q, k, v, None, out, lse, do, dlse, ctx.tiling)[:3], None
-        return *_backward(q, k, v, out, lse, do, ctx.tiling), None
+
+def backward(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, lse: Tensor, do: Tensor, dlse: Tensor | None,
+    tiling: Tiling, wants_dbias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """(dq, dk, dv, None); arguments as in `tiled.backward`."""
+    if dlse is not None or (tiling.mask.right is not None and not all_finite(q, k, v, do)):
+        return tiled.backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias)
+    return *_backward(q, k, v, out, lse, do, tiling), None
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:

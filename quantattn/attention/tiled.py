@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from quantattn.attention import ops
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import bias_of_sequence, product_of_seen, visible_block
 from quantattn.attention.state import Attended, AttentionState
@@ -62,9 +61,10 @@ def tiled_attention(
     Returns:
         out (T, H, D) in the dtype of q, lse (T, H) in float32, or float64 for float64 inputs.
     """
-    tiling = Tiling(tuple(cu_seqlens.tolist()), tuple(cu_seqlens_k.tolist()), mask, scale, block_q, block_k)
-    out, lse = _Tiled.apply(q, k, v, bias, tiling)  # type: ignore[no-untyped-call]
-    return Attended(out, lse)
+    if block_q < 1 or block_k < 1:
+        raise ValueError(f"blocks need at least one row and one column, got {block_q} × {block_k}")
+    problem = (bias, scale, mask.left, mask.right, "tiled", block_q, block_k)
+    return Attended(*ops.packed_attention_op(q, k, v, cu_seqlens, cu_seqlens_k, *problem))
 
 
 @dataclass(frozen=True)
@@ -142,24 +142,7 @@ class _Sequence:
         return scores.view(seen.shape).masked_fill(~seen, -torch.inf), seen
 
 
-class _Tiled(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling
-    ) -> tuple[Tensor, Tensor]:
-        out, lse = tiled_forward(q, k, v, bias, tiling)
-        ctx.save_for_backward(q, k, v, bias, out, lse)
-        ctx.tiling = tiling
-        return out, lse
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, do: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, out, lse = ctx.saved_tensors
-        return *tiled_backward(q, k, v, bias, out, lse, do, dlse, ctx.tiling, ctx.needs_input_grad[3]), None
-
-
-def tiled_forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling) -> tuple[Tensor, Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling) -> tuple[Tensor, Tensor]:
     """(out, lse) of attention by blocks, shapes as in `tiled_attention`; no autograd of its own."""
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     lse = torch.full(q.shape[:2], -torch.inf, dtype=_accumulator(q), device=q.device)
@@ -173,7 +156,7 @@ def tiled_forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: 
     return out, lse
 
 
-def tiled_backward(
+def backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
