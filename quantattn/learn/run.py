@@ -121,25 +121,33 @@ def run(
     figures = {} if fitted is None else {"valid/loss": fitted.best_value, "seconds": fitted.seconds}
     table = None
     if settings.test:
-        device = "cuda" if settings.trainer.accelerator == "gpu" else "cpu"
-        half = torch.bfloat16 if settings.trainer.precision.startswith("bf16") else None
-        if model.decision_heads():
-            scores = predict(model, prepared.test, settings.max_tokens, device=device, autocast=half)
-            story = Story(
-                settings.title,
-                settings.question,
-                settings.described,
-                {"commit": commit()},
-                created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            )
-            target = next(iter(model.decision_heads()))
-            table, report = close(prepared, target, scores, curves(folder / "metrics.csv"), story, seed=settings.seed)
-            write_report(folder / "report.html", report)
-            figures |= figures_of(table)
-        else:
-            figures["test/loss"] = mean_loss(module, prepared, settings, device)
+        table, found = evaluate(folder, prepared, module, settings)
+        figures |= found
     write_json(folder / "metrics.json", {"figures": figures, "table": None if table is None else table.to_dict()})
     return Outcome(fitted, table, figures)
+
+
+def evaluate(
+    folder: Path, prepared: Prepared, module: Training, settings: RunSettings
+) -> tuple[Table | None, dict[str, float]]:
+    """The closing table and figures on the test rows, with the report written; for pretraining the test loss alone."""
+    device = "cuda" if settings.trainer.accelerator == "gpu" else "cpu"
+    half = torch.bfloat16 if settings.trainer.precision.startswith("bf16") else None
+    heads = module.model.decision_heads()
+    if not heads:
+        return None, {"test/loss": mean_loss(module, prepared, settings, device)}
+    scores = predict(module.model, prepared.test, settings.max_tokens, device=device, autocast=half)
+    story = Story(
+        settings.title,
+        settings.question,
+        settings.described,
+        {"commit": commit()},
+        created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+    learning = curves(folder / "metrics.csv")
+    table, report = close(prepared, next(iter(heads)), scores, learning, story, seed=settings.seed)
+    write_report(folder / "report.html", report)
+    return table, figures_of(table)
 
 
 def standardised(objective: Regression, prepared: Prepared) -> Regression:
