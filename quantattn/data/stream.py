@@ -138,7 +138,7 @@ def _place_markers(market: SyntheticMarket, calendar: _Calendar, kind: Ints, sid
 
 def _book(
     market: SyntheticMarket, rng: np.random.Generator, kind: Ints, side: Ints, lots: Ints, direction: Ints
-) -> dict[str, npt.NDArray[np.generic]]:
+) -> Columns:
     """Prices, sizes and order numbers of (cycles, width) events that make the mid move by `direction` (cycles,).
 
     Every cycle opens at a mid of its own with a spread of two ticks. Its first event is the quote that restores that
@@ -171,7 +171,7 @@ def _book(
         depth.append(level)
     lots[:, 0] = np.where(before > 0, depth[0][:, 0], depth[1][:, 0])
 
-    columns: dict[str, npt.NDArray[np.generic]] = {
+    columns: Columns = {
         "kind": kind.astype(np.uint8),
         "side": side.astype(np.int8),
         "price": price * TICK,
