@@ -101,15 +101,9 @@ def _through_kernels(
     dense = q.dim() == 4
     if not dense:
         q, k, v = q[None], k[None], v[None]
-    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right, _float32_products())
+    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right)
     lse = lse.transpose(1, 2)  # (B, H, N) as the kernels write it → (B, N, H)
     return Attended(out, lse) if dense else Attended(out[0], lse[0])
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _float32_products() -> str:
-    """What torch's own matrix products do with float32; fixed when a graph is compiled."""
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def _through_packs(

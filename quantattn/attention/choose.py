@@ -12,6 +12,11 @@ from torch import Tensor
 from quantattn.attention import sdpa
 from quantattn.attention.mask import Mask
 
+try:
+    _HAS_TRITON = importlib.util.find_spec("triton") is not None
+except ModuleNotFoundError:  # an import hook refuses the name, which is a way of not being installed
+    _HAS_TRITON = False
+
 BACKENDS = ("triton", "sdpa", "tiled", "exact")
 """Implementations that can be asked for by name."""
 
@@ -56,7 +61,7 @@ def require_backend(backend: str, q: Tensor, *, mask: Mask, bias: Tensor | None)
 
 
 def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
-    if not _has_triton():
+    if not _HAS_TRITON:
         return "triton is not installed"
     if not q.is_cuda and not _INTERPRETED:
         where = "TRITON_INTERPRET=1 runs them on a CPU, slowly"
@@ -70,11 +75,6 @@ def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
     if bias is not None and bias.requires_grad:
         return "its kernels give no gradient of bias"
     return None
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def _why_not_sdpa(q: Tensor, mask: Mask, bias: Tensor | None) -> str | None:

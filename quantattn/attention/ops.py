@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quantattn.attention.mask import Mask
 
-_PROBLEM = "Tensor? cu_q, Tensor? cu_k, Tensor? bias, float scale, int? left, int? right, str precision"
+_PROBLEM = "Tensor? cu_q, Tensor? cu_k, Tensor? bias, float scale, int? left, int? right"
 
 
 def _kernels() -> Any:
@@ -32,19 +32,19 @@ def _kernels() -> Any:
 )
 def attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
-    scale: float, left: int | None, right: int | None, precision: str,
+    scale: float, left: int | None, right: int | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out = softmax(q kᵀ · scale + bias) v over the visible keys of each sequence, and its lse."""
     launch = _kernels()
-    out, lse = _forward_shapes(q, k, v, cu_q, cu_k, bias, scale, left, right, precision)
-    launch.launch_forward(q, k, v, out, lse, launch.Problem(scale, left, right, precision, cu_q, cu_k, bias))
+    out, lse = _forward_shapes(q, k, v, cu_q, cu_k, bias, scale, left, right)
+    launch.launch_forward(q, k, v, out, lse, launch.Problem(scale, left, right, cu_q, cu_k, bias))
     return out, lse
 
 
 @attention_op.register_fake
 def _forward_shapes(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
-    scale: float, left: int | None, right: int | None, precision: str,
+    scale: float, left: int | None, right: int | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     b, n, h, d = q.shape
     return q.new_empty(b, n, h, d), q.new_empty(b, h, n, dtype=torch.float32)
@@ -59,12 +59,12 @@ def _forward_shapes(
 def attention_backward_op(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
-    scale: float, left: int | None, right: int | None, precision: str,
+    scale: float, left: int | None, right: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv from the gradients of out and of lse; scores are computed again, nothing N × N is stored."""
     launch = _kernels()
-    dq, dk, dv = _backward_shapes(do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, scale, left, right, precision)
-    problem = launch.Problem(scale, left, right, precision, cu_q, cu_k, bias)
+    dq, dk, dv = _backward_shapes(do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, scale, left, right)
+    problem = launch.Problem(scale, left, right, cu_q, cu_k, bias)
     launch.launch_backward(do, dlse, q, k, v, out.contiguous(), lse.contiguous(), dq, dk, dv, problem)
     return dq, dk, dv
 
@@ -73,7 +73,7 @@ def attention_backward_op(
 def _backward_shapes(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
-    scale: float, left: int | None, right: int | None, precision: str,
+    scale: float, left: int | None, right: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
@@ -87,7 +87,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, cu_q, cu_k, bias, out, lse = ctx.saved_tensors
-    unused = (None,) * 7
+    unused = (None,) * 6
     if do is None and dlse is None:
         return (None, None, None, *unused)
     do = torch.zeros_like(out) if do is None else do

@@ -18,9 +18,6 @@ from quantattn.nn.norm import RMSNorm
 from quantattn.nn.rotary import rotary_table, rotate
 from quantattn.nn.rows import offsets_of_decisions
 
-# On the CPU the backends walk over the sequences in Python: a compiled graph is left there and entered again after.
-_attention_outside_graphs = torch.compiler.disable(attention)  # type: ignore[no-untyped-call]
-
 
 class _Rotation(NamedTuple):
     cos: Tensor  # (T, 1, D)
@@ -75,8 +72,7 @@ class SelfAttention(nn.Module):
         return x.view(x.shape[0], x.shape[1] // self.size, self.size)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor) -> Tensor:
-        attend = attention if q.is_cuda else _attention_outside_graphs
-        return attend(q, k, v, cu_q, cu_k, mask=self.mask, backend=self.backend).out
+        return attention(q, k, v, cu_q, cu_k, mask=self.mask, backend=self.backend).out
 
 
 class FeedForward(nn.Module):

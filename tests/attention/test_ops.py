@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quantattn.attention import Mask, attention
-from quantattn.attention.ops import attention_backward_op, attention_op
+from quantattn.attention.ops import attention_backward_op, attention_op, packed_attention_op
 
 pytest.importorskip("triton")
 
@@ -15,7 +15,7 @@ def inputs(device: str, packed: bool) -> tuple[object, ...]:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, n, h, 16, device=device, requires_grad=True) for n, h in ((24, 4), (30, 2), (30, 2)))
     offsets = [torch.tensor(o, dtype=torch.int32, device=device) for o in ([0, 10, 24], [0, 19, 30])]
-    return q, k, v, *(offsets if packed else (None, None)), None, 0.25, 5, 0, "ieee"
+    return q, k, v, *(offsets if packed else (None, None)), None, 0.25, 5, 0
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -41,6 +41,23 @@ def test_one_graph_under_compile(packed, device):
         if packed:
             q, k, v = q[0], k[0], v[0]
         out, lse = attention(q, k, v, cu_q, cu_k, mask=Mask(causal=True), backend="triton")
+        return out.square().sum() + lse.where(lse > -torch.inf, 0).sum()
+
+    expected = torch.autograd.grad(loss(q, k, v), (q, k, v))
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    got = torch.autograd.grad(compiled(q, k, v), (q, k, v))
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "tiled"])
+def test_the_operators_without_kernels(backend):
+    q, k, v, cu_q, cu_k, *_ = inputs("cpu", True)
+    q, k, v = (x.detach()[0].requires_grad_() for x in (q, k, v))
+    arguments = (q, k, v, cu_q, cu_k, None, 0.25, None, 0, backend, 8, 8)
+    torch.library.opcheck(packed_attention_op, arguments)
+
+    def loss(q, k, v):
+        out, lse = attention(q, k, v, cu_q, cu_k, mask=Mask(causal=True), backend=backend)
         return out.square().sum() + lse.where(lse > -torch.inf, 0).sum()
 
     expected = torch.autograd.grad(loss(q, k, v), (q, k, v))

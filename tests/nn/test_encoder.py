@@ -139,7 +139,7 @@ def test_checkpointing_recomputes_the_blocks(packs: Any, tiny: Any, monkeypatch:
         calls.append(1)
         return real_attention(*args, **kwargs)
 
-    monkeypatch.setattr(encoder_module, "_attention_outside_graphs", counted)
+    monkeypatch.setattr(encoder_module, "attention", counted)
     encoder = tiny(gradient_checkpointing=True).train()
     encoder(packs.random([4])).sum().backward()
     assert len(calls) == 2 * encoder.config.n_layers
@@ -161,7 +161,7 @@ def test_attention_takes_the_dtype_of_autocast_and_the_stream_stays_float32(
         seen.append((q.dtype, k.dtype, v.dtype))
         return real_attention(q, k, v, *args, **kwargs)
 
-    monkeypatch.setattr(encoder_module, "_attention_outside_graphs", watched)
+    monkeypatch.setattr(encoder_module, "attention", watched)
     encoder, batch = tiny(qk_norm=True), packs.random([8, 3])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = encoder(batch)
@@ -292,6 +292,6 @@ def test_states_at_decisions_cost_few_queries(packs: Any, tiny: Any, monkeypatch
         rows.append(q.shape[0])
         return real_attention(q, *args, **kwargs)
 
-    monkeypatch.setattr(encoder_module, "_attention_outside_graphs", counted)
+    monkeypatch.setattr(encoder_module, "attention", counted)
     tiny()(packs.random([5, 9]), at_decisions=True)
     assert rows == [14, 2]

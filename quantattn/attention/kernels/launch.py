@@ -27,7 +27,6 @@ class Problem:
     scale: float
     left: int | None
     right: int | None
-    precision: str
     cu_q: Tensor | None = None
     cu_k: Tensor | None = None
     bias: Tensor | None = None
@@ -49,7 +48,8 @@ class Problem:
             "HAS_RIGHT": self.right is not None,
             "HAS_BIAS": self.bias is not None,
             "PACKED": self.packed,
-            "PRECISION": self.precision,
+            # float32 is multiplied as torch's own matrix products do.
+            "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
             "enable_fp_fusion": True,

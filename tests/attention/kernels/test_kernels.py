@@ -80,7 +80,7 @@ def test_both_ways_of_reading_tiles_give_the_same_bits(descriptors, device):
         pytest.skip("descriptors need compute capability 9.0")
     p = random_problem(5, (40,), (37,), d=64, dtype=torch.float16, device=device)
     q, k, v = (x[None] for x in (p.q, p.k, p.v))
-    problem = launch.Problem(p.scale, 9, 3, "ieee")
+    problem = launch.Problem(p.scale, 9, 3)
     poisoned = [torch.full_like(q, torch.nan), torch.full((1, 2, 40), torch.nan, device=device)]
     launch.launch_forward(q, k, v, *poisoned, problem, descriptors=descriptors)
     out, lse = kernels(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, mask=Mask(window=(9, 3)), bias=None, scale=p.scale)
@@ -98,7 +98,7 @@ def test_every_block_shape_writes_every_element(config, device):
         config = replace(config, num_warps=4)
     p = random_problem(6, *LENGTHS, d=32, mask=Mask(window=(6, 4)), device=device, dtype=torch.float16)
     q, k, v, do = (x[None] for x in (p.q, p.k, p.v, p.do))
-    problem = launch.Problem(p.scale, 6, 4, "ieee", p.cu_seqlens, p.cu_seqlens_k)
+    problem = launch.Problem(p.scale, 6, 4, p.cu_seqlens, p.cu_seqlens_k)
     out, dq, dk, dv = (torch.full_like(x, torch.nan) for x in (q, q, k, v))
     lse = torch.full((1, q.shape[2], q.shape[1]), torch.nan, device=device)
     launch.launch_forward(q, k, v, out, lse, problem, config=config)
