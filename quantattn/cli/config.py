@@ -146,11 +146,17 @@ def explain(name: str, error: Exception, arguments: list[str]) -> str:
 
 def nearest_key(key: str, name: str, overrides: list[str]) -> str:
     """What to write instead of the unknown `key`, judged by the configuration as it is without it."""
-    usable = [o for o in overrides if o.lstrip("+~").split("=")[0].split("@")[0] != key]
-    try:
-        config = compose(name, usable)
-    except (HydraException, OmegaConfBaseException):
-        return ""
+    usable = [o for o in overrides if _key(o) != key]
+    while True:
+        try:
+            config = compose(name, usable)
+            break
+        except (HydraException, OmegaConfBaseException) as error:
+            match = re.search(r"Could not override '([^']+)'", str(error))
+            fewer = [o for o in usable if match is not None and _key(o) != match[1]]
+            if match is None or len(fewer) == len(usable):
+                return ""
+            usable = fewer
     groups = [path.name for path in conf_folder().iterdir() if path.is_dir()]
     known = [*flatten(OmegaConf.to_container(config, resolve=False)), *groups]
     if close := nearest_name(key, known):
@@ -158,6 +164,11 @@ def nearest_key(key: str, name: str, overrides: list[str]) -> str:
     head, _, last = key.rpartition(".")
     siblings = [k for k in known if k.rpartition(".")[0] == head]
     return nearest(last, [k.rpartition(".")[2] for k in siblings]) if head and siblings else ""
+
+
+def _key(override: str) -> str:
+    """The dotted key of an override, without its sign and package."""
+    return override.lstrip("+~").split("=")[0].split("@")[0]
 
 
 def nearest_name(key: str, known: list[str]) -> str | None:
