@@ -114,34 +114,27 @@ def prepare_market(
     sessions = _sessions(events, calendar)
     rows = decision_rows(events, decision_every, decision_kinds)
     measured = mid_moves(events, label.move, sessions)[rows].with_columns(row=rows)
-    dropped = _counted(measured)
-    moved = measured.filter(pl.col("label_reason").is_null())
-    if not moved.height:
-        raise ValueError(f"none of {measured.height} decisions has a label: {dropped}")
-    folds = split.split(Intervals(*(moved[name].to_numpy() for name in ("available_time", "label_start", "label_end"))))
-    chosen = folds[fold]
-    threshold = label.threshold(moved, chosen.train)
-    classed = threshold.classify(moved, label.classes)
-    decisions = classed.with_columns(persistence(classed).fill_null(-1)).filter(pl.col("label").is_not_null())
-    renumber = _Renumbering(classed["label"].is_not_null().to_numpy())
-    parts = {name: renumber(getattr(chosen, name)) for name in PARTS}
-    dropped |= _counted(classed) | {name: chosen.counts[name] for name in ("purged", "embargoed")}
-    until = _end_of_training(decisions, parts)
-    tokenizer = Tokenizer.fit(events.lazy(), source.instruments, fitted_until=until, fields=fields, n_bins=n_bins)
+    cut = _Cut.of(measured, label, split, fold)
+    tokenizer = Tokenizer.fit(
+        events.lazy(), source.instruments, fitted_until=cut.end_of_training, fields=fields, n_bins=n_bins
+    )
+    table = token_table(tokenizer.transform(events.lazy()), tokenizer)
+    known = cut.decisions.with_columns(
+        as_of="available_time", input_time=pl.Series(table.time[cut.decisions["row"].to_numpy()])
+    )
     proof = audit(
-        decisions.select("entity", "label_start", "label_end", as_of="available_time", input_time="available_time"),
-        parts,
-        fitted=_fitted(tokenizer, threshold, parts),
+        known.select("entity", "as_of", "label_start", "label_end", "input_time"),
+        cut.parts,
+        fitted=_fitted(tokenizer, cut),
         events=events,
         sessions=sessions,
         embargo=split.embargo,
-        earlier_tests=[renumber(each.test) for each in folds if each.fold < chosen.fold],
+        earlier_tests=cut.earlier_tests,
     ).require()
-    table = token_table(tokenizer.transform(events.lazy()), tokenizer)
     features = book_features(events.lazy(), source.instruments, sessions=sessions).select(FEATURES).collect()
-    made = {name: _Part.of(decisions[parts[name]], features) for name in PARTS}
+    made = {name: _Part.of(cut.decisions[cut.parts[name]], features) for name in PARTS}
     sets = {name: part.cut(table, max_seq_len, layout, min_context) for name, part in made.items()}
-    bayes = market.bayes() if market is not None and _is_drawn(label, decision_kinds, threshold) else None
+    known_law = market if market is not None and _is_drawn(label, decision_kinds, cut.threshold) else None
     return Prepared(
         **sets,
         codes=tokenizer.codes,
@@ -149,17 +142,72 @@ def prepare_market(
         vocabulary_json=tokenizer.to_json(),
         classes=CLASS_NAMES[label.classes],
         audit=proof,
-        counts={"events": events.height, "decisions": measured.height, "labelled": decisions.height}
+        counts={"events": events.height, "decisions": measured.height, "labelled": cut.decisions.height}
         | {f"{name} tokens in sequences": int(each.lengths.sum()) for name, each in sets.items()}
         | {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()},
-        dropped={why: n for why, n in dropped.items() if n},
-        hashes=dict(source.report.files) | _hashes(tokenizer, table, decisions),
+        dropped=cut.dropped,
+        hashes=dict(source.report.files) | _hashes(tokenizer, table, cut.decisions),
         baselines={name: part.baselines for name, part in made.items()},
         as_of={name: part.rows["available_time"].to_numpy() for name, part in made.items()},
         entity={name: part.rows["entity"].to_numpy() for name, part in made.items()},
-        bayes=bayes,
-        bayes_in_context=None if bayes is None or market is None else _bayes_in_context(market, sets["test"]),
+        bayes=None if known_law is None else known_law.bayes(),
+        bayes_in_context=None if known_law is None else _bayes_in_context(known_law, sets["test"]),
     )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Decisions that have a label, and which part each belongs to.
+
+    Attributes:
+        decisions: in canonical order, with `row`, `label`, `persistence` and the label's interval.
+        parts: name → row numbers of `decisions`.
+        earlier_tests: test rows of the folds before.
+        threshold: what parted the classes.
+        dropped: reason → decisions left out.
+    """
+
+    decisions: pl.DataFrame
+    parts: dict[str, Ints]
+    earlier_tests: tuple[Ints, ...]
+    threshold: Threshold
+    dropped: dict[str, int]
+
+    @staticmethod
+    def of(measured: pl.DataFrame, label: MidLabel, split: WalkForward, fold: int) -> _Cut:
+        moved = measured.filter(pl.col("label_reason").is_null())
+        dropped = _counted(measured)
+        if not moved.height:
+            raise ValueError(f"none of {measured.height} decisions has a label: {dropped}")
+        times = (moved[name].to_numpy() for name in ("available_time", "label_start", "label_end"))
+        folds = split.split(Intervals(*times))
+        chosen = folds[fold]
+        threshold = label.threshold(moved, chosen.train)
+        classed = threshold.classify(moved, label.classes)
+        # With two classes a decision that was followed by no move drops out here: rows are numbered anew.
+        kept = classed["label"].is_not_null().to_numpy()
+        number = np.cumsum(kept) - 1
+
+        def renumbered(rows: Ints) -> Ints:
+            return np.asarray(number[rows[kept[rows]]], np.int64)
+
+        parts = {name: renumbered(getattr(chosen, name)) for name in PARTS}
+        empty = [name for name, rows in parts.items() if not len(rows)]
+        if empty:
+            raise ValueError(f"no decision of {', '.join(empty)} has a label: use more data or another label")
+        dropped |= _counted(classed) | {name: chosen.counts[name] for name in ("purged", "embargoed")}
+        return _Cut(
+            decisions=classed.with_columns(persistence(classed).fill_null(-1)).filter(kept),
+            parts=parts,
+            earlier_tests=tuple(renumbered(each.test) for each in folds if each.fold < chosen.fold),
+            threshold=threshold,
+            dropped={why: count for why, count in dropped.items() if count},
+        )
+
+    @property
+    def end_of_training(self) -> int:
+        """The instant after the last training decision: what is fitted sees nothing from there on."""
+        return int(self.decisions["available_time"].to_numpy()[self.parts["train"]].max()) + 1
 
 
 @dataclass(frozen=True)
@@ -191,16 +239,6 @@ class _Part:
         return SequenceSet(table, Decisions(row, {"label": label}), max_seq_len, layout, min_context)
 
 
-@dataclass(frozen=True)
-class _Renumbering:
-    """From row numbers of a table to those of the table that keeps the marked rows only."""
-
-    kept: npt.NDArray[np.bool_]
-
-    def __call__(self, rows: Ints) -> Ints:
-        return (np.cumsum(self.kept) - 1)[rows[self.kept[rows]]]
-
-
 def _sessions(events: pl.DataFrame, calendar: str | None) -> Sessions | None:
     if calendar is None:
         return None
@@ -214,20 +252,11 @@ def _counted(decisions: pl.DataFrame) -> dict[str, int]:
     return dict(counts.sort("label_reason").iter_rows())
 
 
-def _end_of_training(decisions: pl.DataFrame, parts: Mapping[str, Ints]) -> int:
-    """The instant after the last training decision: what is fitted sees nothing from there on."""
-    for name, rows in parts.items():
-        if not len(rows):
-            raise ValueError(f"no decision of the {name} part has a label; use more data or another label")
-    return int(decisions["available_time"].to_numpy()[parts["train"]].max()) + 1
-
-
-def _fitted(tokenizer: Tokenizer, threshold: Threshold, parts: Mapping[str, Ints]) -> tuple[Fitted, ...]:
-    baselines = Fitted("baselines", None, 0, parts["train"])
+def _fitted(tokenizer: Tokenizer, cut: _Cut) -> tuple[Fitted, ...]:
     return (
         Fitted("tokenizer", tokenizer.fitted_until, tokenizer.fitted_rows),
-        Fitted("label threshold", threshold.fitted_until, threshold.fitted_rows),
-        baselines,
+        Fitted("label threshold", cut.threshold.fitted_until, cut.threshold.fitted_rows),
+        Fitted("baselines", None, 0, cut.parts["train"]),
     )
 
 
