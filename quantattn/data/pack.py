@@ -235,7 +235,7 @@ def shard(batches: Sequence[Ints], rank: int, world: int) -> list[Ints]:
     repeats a sequence and none drops one.
 
     Raises:
-        ValueError: when there are fewer sequences than ranks, or rank is not in 0 … world − 1.
+        ValueError: when there are fewer sequences than ranks times steps, or rank is not in 0 … world − 1.
     """
     if not 0 <= rank < world:
         raise ValueError(f"rank must lie in 0 … world − 1 = {world - 1}, got {rank}")
@@ -250,7 +250,10 @@ def shard(batches: Sequence[Ints], rank: int, world: int) -> list[Ints]:
             kept -= world
             pieces = [*batches[kept : kept + world], *pieces]
         else:
-            raise ValueError(f"{len(pieces)} sequences cannot be dealt to {world} ranks")
+            raise ValueError(
+                f"{len(pieces)} sequences in {len(batches)} batches cannot be dealt to {world} ranks so that each has as "
+                f"many steps; use fewer ranks or a larger data.max_tokens_per_batch"
+            )
     return [*batches[:kept], *pieces][rank::world]
 
 

@@ -130,10 +130,9 @@ def test_the_order_is_a_function_of_seed_and_epoch(lengths: np.ndarray, budget: 
 @quick
 def test_ranks_have_equal_steps_and_share_one_order(lengths: np.ndarray, world: int) -> None:
     batches = plan(lengths, 40, seed=2)
-    if len(lengths) < world:
-        if len(batches) % world:
-            with pytest.raises(ValueError, match="cannot be dealt"):
-                shard(batches, 0, world)
+    if len(lengths) < -(-len(batches) // world) * world:
+        with pytest.raises(ValueError, match="cannot be dealt"):
+            shard(batches, 0, world)
         return
     ranks = [shard(batches, rank, world) for rank in range(world)]
     assert len({len(rank) for rank in ranks}) == 1
