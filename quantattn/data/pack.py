@@ -251,8 +251,8 @@ def shard(batches: Sequence[Ints], rank: int, world: int) -> list[Ints]:
             pieces = [*batches[kept : kept + world], *pieces]
         else:
             raise ValueError(
-                f"{len(pieces)} sequences in {len(batches)} batches cannot be dealt to {world} ranks so that each has as "
-                f"many steps; use fewer ranks or a larger data.max_tokens_per_batch"
+                f"{len(pieces)} sequences in {len(batches)} batches cannot be dealt to {world} ranks so that each has "
+                f"as many steps; use fewer ranks or a larger data.max_tokens_per_batch"
             )
     return [*batches[:kept], *pieces][rank::world]
 
