@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -77,11 +78,11 @@ class PackedBatch:
         )
 
     def check(self) -> PackedBatch:
-        """Raise ValueError unless shapes and offsets agree; returns the batch itself. Reads tensor values (may sync)."""
+        """The batch itself, or ValueError unless shapes and offsets agree; reads tensor values, so it may sync."""
         starts = self.cu_seqlens.tolist()
         if not starts or starts[0] != 0 or starts[-1] != self.n_tokens or starts != sorted(starts):
             raise ValueError(f"cu_seqlens must rise from 0 to T = {self.n_tokens}, got {starts[:8]} …")
-        longest = max((b - a for a, b in zip(starts, starts[1:], strict=False)), default=0)
+        longest = max((b - a for a, b in pairwise(starts)), default=0)
         if longest != self.max_seqlen:
             raise ValueError(f"max_seqlen is {self.max_seqlen} but the longest sequence has {longest} tokens")
         for name, value in self.fields.items():
@@ -89,6 +90,6 @@ class PackedBatch:
                 raise ValueError(f"field {name!r} has shape {tuple(value.shape)}, expected ({self.n_tokens},)")
         if self.positions.shape != self.keys.shape:
             raise ValueError(f"{self.positions.numel()} positions but {self.keys.numel()} keys")
-        if self.positions.numel() and not (0 <= int(self.positions.min()) and int(self.positions.max()) < self.n_tokens):
+        if bool(((self.positions < 0) | (self.positions >= self.n_tokens)).any()):
             raise ValueError(f"positions must lie in [0, {self.n_tokens})")
         return self
