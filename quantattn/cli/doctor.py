@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from quantattn.cli.errors import DONE, FAILED
-from quantattn.cli.show import console
+from quantattn.cli.terminal import console
 from quantattn.data.sources.source import Source
 
 

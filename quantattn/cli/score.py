@@ -13,7 +13,7 @@ import torch
 from omegaconf import DictConfig
 from rich.console import Console
 
-from quantattn.cli import show
+from quantattn.cli import show, terminal
 from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
@@ -102,7 +102,7 @@ def score_tables(config: DictConfig) -> int:
         raise UsageError(f"model={asked.model_folder} was trained on {trained['kind']}, but data is {asked.data.kind}")
     work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets)
     plan = make_plan(work, artefact.sha, asked.shard_decisions)
-    out = show.console()
+    out = terminal.console()
     out.print(
         f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {len(work.as_of):,} decisions in {len(plan.shards)} shards"
     )

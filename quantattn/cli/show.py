@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +18,6 @@ from quantattn.learn.fit import Progress
 
 SHOWN = ("log_loss", "macro_f1", "mcc", "balanced_accuracy", "brier", "ece", "mse", "mae", "r2", "rank_ic")
 SECONDS_BETWEEN_LINES = 10.0
-
-
-def console() -> Console:
-    """A console on stdout: as wide as the terminal, or wide enough for tables, with whole sentences on one line."""
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 140)
 
 
 @contextmanager

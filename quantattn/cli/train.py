@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from quantattn.cli import show
+from quantattn.cli import show, terminal
 from quantattn.cli.config import flatten, plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError, nearest
 from quantattn.cli.instantiate import instantiate, settings
@@ -28,7 +28,7 @@ def run(arguments: list[str]) -> int:
 
 def train(config: DictConfig) -> int:
     """One training run; its exit code."""
-    console = show.console()
+    console = terminal.console()
     given = plain(config)
     asked = settings(TrainSettings, given, "")
     folder = Path(asked.paths.output_dir)

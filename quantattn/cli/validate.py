@@ -15,9 +15,7 @@ from quantattn.attention.certificate import Certificate, Finding
 from quantattn.attention.choose import BACKENDS
 from quantattn.attention.validate import validate
 from quantattn.cli.errors import DONE, FAILED
-from quantattn.cli.show import console
-from quantattn.evaluate import write_certificate
-from quantattn.learn.folder import write_text
+from quantattn.cli.terminal import console
 
 
 def run(arguments: list[str]) -> int:
@@ -41,8 +39,12 @@ def run(arguments: list[str]) -> int:
     out.print(f"on {certificate.device}; {versions}")
     out.print(certificate.statement())
     if given.json is not None:
+        from quantattn.learn.folder import write_text
+
         write_text(given.json, certificate.to_json() + "\n")
     if given.html is not None:
+        from quantattn.evaluate import write_certificate
+
         write_certificate(given.html, json.loads(certificate.to_json()))
     return DONE if certificate.ok else FAILED
 
