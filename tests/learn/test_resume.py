@@ -12,6 +12,7 @@ import torch
 from toy import train
 
 from quantattn.learn.checkpoint import read_checkpoint
+from quantattn.learn.fit import Progress
 
 LAST = Path("checkpoints") / "last.ckpt"
 
@@ -47,6 +48,24 @@ def test_stop_and_resume_equals_never_stopped(tmp_path: Path, step: int, every: 
     for part in ("state_dict", "optimizer_states", "lr_schedulers"):
         assert same(one[part], other[part]), part
     assert (tmp_path / "whole" / "metrics.csv").read_text() == (tmp_path / "parts" / "metrics.csv").read_text()
+
+
+def test_a_stop_in_the_middle_of_a_step_waits_for_its_end(tmp_path: Path) -> None:
+    """Gradients that are half accumulated are in no checkpoint."""
+    calls = iter(range(100))
+
+    def stop_after_three_batches(at: Progress) -> None:
+        if next(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = {"validate_every": 5, "accumulate": 2}
+    _, _, batches = train(tmp_path / "whole", **settings)
+    first, _, before = train(tmp_path / "parts", watch=stop_after_three_batches, **settings)
+    assert (first.step, len(before)) == (2, 4)
+    _, _, after = train(tmp_path / "parts", resume=tmp_path / "parts" / LAST, **settings)
+    assert before + after == batches
+    one, other = (read_checkpoint(tmp_path / name / LAST) for name in ("whole", "parts"))
+    assert same(one["state_dict"], other["state_dict"])
 
 
 def test_a_second_stop_and_resume_is_as_good(tmp_path: Path) -> None:

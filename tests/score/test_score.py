@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from arro3.core import Array
 from polars.testing import assert_frame_equal
 
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
@@ -109,6 +110,14 @@ def test_a_shard_that_crashed_half_way_is_written_once(
     monkeypatch.setattr(DeltaSink, "write", original)
     assert run(model, tmp_path / "out")
     assert read(tmp_path / "out")["key"].to_list() == list(range(3 * N))
+
+
+def test_the_sink_takes_a_shard_once(tmp_path: Path) -> None:
+    rows = {"key": Array.from_numpy(np.arange(3))}
+    for _ in range(2):
+        DeltaSink(tmp_path / "out", "plan").write("shard-0", rows)
+    DeltaSink(tmp_path / "out", "plan").write("shard-1", rows)
+    assert read(tmp_path / "out").height == 6
 
 
 @pytest.mark.parametrize(
