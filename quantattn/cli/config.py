@@ -139,6 +139,9 @@ def explain(name: str, error: Exception, arguments: list[str]) -> str:
         group, options = match[2], match[3].split()
         choice = match[1].removeprefix(f"{group}/")
         return f"{group}={choice}: there is no such {group}{nearest(choice, options)} ({', '.join(sorted(options))})"
+    if match := re.search(r"Missing mandatory value: (\S+)", text):
+        key = "model" if match[1] == "model_folder" else match[1]
+        return f"{key} is missing: give {key}=…"
     first = text.strip().split("\n")[0]
     cause = str(error.__cause__).split("\n")[0] if error.__cause__ is not None else ""
     return f"{first}: {cause}" if cause and cause not in first else first

@@ -109,6 +109,7 @@ WRONG = [
     (["splits.test=1.5"], "splits: "),
     (["+data.source.colour=red"], "unknown setting data.source.colour"),
     (["+labels.colour=red"], "unknown setting labels.colour"),
+    (["experiment=lobster"], "data.path is missing: give data.path=…"),
     (["experiment=lobster", "data.path=/there/is/nothing"], "data.path=/there/is/nothing: there is no such file"),
     (["objective._target_=os.system"], "objective._target_=os.system is not allowed"),
     (["callbacks.early_stopping._target_=builtins.open"], "builtins.open is not allowed"),
@@ -116,7 +117,7 @@ WRONG = [
     (["trainer=ddp"], "not part of this version"),
     (["data.max_tokens_per_batch=10"], "max_tokens_per_batch = 10 must be at least max_seq_len"),
     (["attention.backend=magic"], "attention.backend"),
-    (["hydra.run.dir=x", "seed=["], ""),
+    (["seed=["], ""),
 ]
 
 
