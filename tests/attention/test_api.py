@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quantattn import Mask, attention
-from quantattn.attention.choose import choose_backend
+from quantattn.attention import choose_backend
 
 
 def qkv(n: int = 6, h: int = 2, d: int = 8, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
