@@ -140,7 +140,10 @@ def explain(name: str, error: Exception, arguments: list[str]) -> str:
         choice = match[1].removeprefix(f"{group}/")
         return f"{group}={choice}: there is no such {group}{nearest(choice, options)} ({', '.join(sorted(options))})"
     if match := re.search(r"Missing mandatory value: (\S+)", text):
-        key = "model" if match[1] == "model_folder" else match[1]
+        # An interpolation of the missing setting has a key of its own.
+        full = str(getattr(error, "full_key", None))
+        full = full if full.endswith(match[1]) else match[1]
+        key = "model" if full == "model_folder" else full
         return f"{key} is missing: give {key}=…"
     first = text.strip().split("\n")[0]
     cause = str(error.__cause__).split("\n")[0] if error.__cause__ is not None else ""
