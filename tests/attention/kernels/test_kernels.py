@@ -167,6 +167,23 @@ def test_what_is_not_finite_reaches_only_those_who_see_it(mask, planted, device)
     assert not torch.isfinite(after["dv"][victim]).all()  # the last planted is do, and key `victim` is seen by its row
 
 
+def test_a_row_that_sees_nothing_spoils_nobody(device):
+    """With more queries than keys the first causal rows are empty; whatever stands in them, nothing else changes."""
+    clean = random_problem(14, (24,), (9,), heads=2, mask=Mask(causal=True), dlse=True, device=device)
+    before = run(kernels, clean)
+    empty = torch.arange(24, device=device) < 15
+    for names in (("q",), ("do",), ("dlse",), ("q", "do", "dlse")):
+        planted = {name: getattr(clean, name).clone() for name in names}
+        for value in planted.values():
+            value[3] = torch.nan
+            value[11] = -torch.inf
+        after = run(kernels, replace(clean, **planted))
+        assert all(torch.equal(after[name], before[name]) for name in before), names
+    assert torch.equal(before["out"][empty], torch.zeros_like(before["out"][empty]))
+    assert torch.equal(before["dq"][empty], torch.zeros_like(before["dq"][empty]))
+    assert bool((before["lse"][empty] == -torch.inf).all())
+
+
 def test_causal_future_changes_no_earlier_bit(device):
     p = random_problem(11, (37,), mask=Mask(causal=True), device=device)
     changed = replace(p, k=p.k.clone(), v=p.v.clone())
