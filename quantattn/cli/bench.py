@@ -19,6 +19,7 @@ from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+BENCHMARKS = ("attention", "memory", "tune")
 STEEPEST_SLOPE = 1.1
 """Log-log slope of peak memory over length that still counts as linear."""
 
@@ -32,8 +33,8 @@ def measure(config: DictConfig) -> int:
     """Run the benchmark that the configuration names."""
     settings: dict[str, Any] = plain(config)
     name, dtype = settings["bench"], settings["dtype"]
-    if name not in ("attention", "memory"):
-        raise UsageError(f"bench={name}: there is no such benchmark{nearest(str(name), ('attention', 'memory'))}")
+    if name not in BENCHMARKS:
+        raise UsageError(f"bench={name}: there is no such benchmark{nearest(str(name), BENCHMARKS)}")
     if dtype not in DTYPES:
         raise UsageError(f"dtype={dtype}: expected one of {', '.join(DTYPES)}")
     unknown = [peer for peer in settings["peers"] if peer not in PEERS]
@@ -49,6 +50,8 @@ def measure(config: DictConfig) -> int:
         console.print(f"log-log slope of peak memory over length: {slope:.3f} (at most {STEEPEST_SLOPE})")
         _keep(rows, settings, console)
         return DONE if slope <= STEEPEST_SLOPE else FAILED
+    if name == "tune":
+        return _tune(shapes, settings, console)
     rows = []
     for row in attention.benchmark(
         shapes, settings["peers"], DTYPES[dtype],
@@ -60,6 +63,20 @@ def measure(config: DictConfig) -> int:
         )
     console.print(table_of(rows))
     _keep(rows, settings, console)
+    return DONE
+
+
+def _tune(shapes: Sequence[attention.Shape], settings: dict[str, Any], console: Console) -> int:
+    from quantattn.cli.benchmarks import tune  # brings triton
+
+    configs = tune.candidates(settings["tune"])
+    console.print(f"{len(configs)} candidates for each of {len(tune.PASSES)} kernels and {len(shapes)} shapes")
+    tune.compile_ahead(shapes, configs, DTYPES[settings["dtype"]])
+    for found in tune.tune(shapes, configs, DTYPES[settings["dtype"]], rounds=settings["rounds"], say=console.print):
+        console.print(
+            f"{found.kernel:4} D {found.d} N {found.n} {found.mask}: {found.config} {found.ms:.3f} ms, "
+            f"{found.tflops:.0f} TFLOP/s of its own products"
+        )
     return DONE
 
 

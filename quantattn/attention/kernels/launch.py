@@ -7,12 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quantattn.attention.kernels import configs
 from quantattn.attention.kernels.backward import _attention_bwd_dkdv, _attention_bwd_dq
 from quantattn.attention.kernels.forward import _attention_fwd
 from quantattn.attention.kernels.primitives import INTERPRETED
+
+TooLarge = OutOfResources
+"""Raised by a launch whose blocks need more shared memory or registers than the device has."""
 
 
 @dataclass(frozen=True)
@@ -150,34 +154,57 @@ def launch_backward(
     descriptors: bool | None = None,
 ) -> None:  # fmt: skip
     """Write dq, dk, dv (contiguous, owned by the caller) from the saved out (contiguous) and lse (B, H, N)."""
-    config_dq = config_dq or choose_config("dq", q, problem)
-    config_dkdv = config_dkdv or choose_config("dkdv", q, problem)
-    tma = use_descriptors(q, k, v, do) if descriptors is None else descriptors
     delta = torch.empty_like(lse)
+    launch_dq(do, dlse, q, k, v, out, lse, delta, dq, problem, config_dq, descriptors)
+    launch_dkdv(do, q, k, v, lse, delta, dk, dv, problem, config_dkdv, descriptors)
+
+
+def launch_dq(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, delta: Tensor,
+    dq: Tensor, problem: Problem, config: configs.Config | None = None, descriptors: bool | None = None,
+) -> None:  # fmt: skip
+    """The first half of the backward: write dq and delta (B, H, N), which the second half reads."""
+    config = config or choose_config("dq", q, problem)
+    constants = problem.constants(q, k, config)
+    tiles = problem.tiles(q, config.block_m)
+    if not (tiles and q.shape[2]):
+        return
+    tma, sources = _sources(q, k, v, do, config, constants["BLOCK_D"], descriptors)
     bias, bias_strides = problem.bias_arguments(q)
-    shared_strides = (*q.stride(), *k.stride(), *v.stride(), *do.stride())
-    scale, lengths = problem.scale, problem.lengths(q, k)
+    _attention_bwd_dq[(tiles, q.shape[2])](
+        *sources, out, bias, lse, lse if dlse is None else dlse, delta, dq, *problem.offsets(q),
+        problem.scale, *problem.lengths(q, k), *q.stride(), *k.stride(), *v.stride(), *do.stride(),
+        *out.stride()[:3], *bias_strides, *lse.stride()[:2], *((0, 0, 0) if dlse is None else dlse.stride()),
+        HAS_DLSE=dlse is not None, TMA=tma, **constants,
+    )  # fmt: skip
+
+
+def launch_dkdv(
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, delta: Tensor, dk: Tensor, dv: Tensor,
+    problem: Problem, config: configs.Config | None = None, descriptors: bool | None = None,
+) -> None:  # fmt: skip
+    """The second half of the backward: write dk and dv."""
+    config = config or choose_config("dkdv", q, problem)
+    constants = problem.constants(q, k, config)
+    tiles = problem.tiles(k, config.block_n)
+    if not (tiles and k.shape[2]):
+        return
+    tma, sources = _sources(q, k, v, do, config, constants["BLOCK_D"], descriptors)
+    bias, bias_strides = problem.bias_arguments(q)
     cu_q, cu_k = problem.offsets(q)
+    _attention_bwd_dkdv[(tiles, k.shape[2])](
+        *sources, q, do, bias, lse, delta, dk, dv, cu_k, cu_q,
+        problem.scale, *problem.lengths(q, k), *q.stride(), *k.stride(), *v.stride(), *do.stride(),
+        *dk.stride()[:3], *bias_strides, *lse.stride()[:2], TMA=tma, **constants,
+    )  # fmt: skip
 
-    def sources(config: configs.Config, block_d: int) -> tuple[Any, ...]:
-        if not tma:
-            return q, k, v, do
-        m, n = config.block_m, config.block_n
-        return tuple(describe(x, size, block_d) for x, size in ((q, m), (k, n), (v, n), (do, m)))
 
-    constants = problem.constants(q, k, config_dq)
-    tiles = problem.tiles(q, config_dq.block_m)
-    if tiles and q.shape[2]:
-        _attention_bwd_dq[(tiles, q.shape[2])](
-            *sources(config_dq, constants["BLOCK_D"]), out, bias, lse, lse if dlse is None else dlse, delta, dq,
-            cu_q, cu_k, scale, *lengths, *shared_strides, *out.stride()[:3], *bias_strides, *lse.stride()[:2],
-            *((0, 0, 0) if dlse is None else dlse.stride()), HAS_DLSE=dlse is not None, TMA=tma, **constants,
-        )  # fmt: skip
-    constants = problem.constants(q, k, config_dkdv)
-    tiles = problem.tiles(k, config_dkdv.block_n)
-    if tiles and k.shape[2]:
-        _attention_bwd_dkdv[(tiles, k.shape[2])](
-            *sources(config_dkdv, constants["BLOCK_D"]), q, do, bias, lse, delta, dk, dv, cu_k, cu_q,
-            scale, *lengths, *shared_strides, *dk.stride()[:3], *bias_strides, *lse.stride()[:2],
-            TMA=tma, **constants,
-        )  # fmt: skip
+def _sources(
+    q: Tensor, k: Tensor, v: Tensor, do: Tensor, config: configs.Config, block_d: int, descriptors: bool | None
+) -> tuple[bool, tuple[Any, ...]]:
+    """What the kernels of the backward read tiles from: descriptors, or the tensors themselves."""
+    tma = use_descriptors(q, k, v, do) if descriptors is None else descriptors
+    if not tma:
+        return tma, (q, k, v, do)
+    m, n = config.block_m, config.block_n
+    return tma, tuple(describe(x, size, block_d) for x, size in ((q, m), (k, n), (v, n), (do, m)))

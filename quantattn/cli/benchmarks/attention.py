@@ -71,8 +71,7 @@ def _admitted(inputs: Inputs, peers: Sequence[str], say: Say) -> tuple[dict[str,
     calls: dict[str, Calls] = {}
     ratios: dict[str, float] = {}
     heads = inputs.q.shape[2] // inputs.k.shape[2]  # the first key head and those that share it, of sequence 0
-    piece = _piece(inputs, heads)
-    budget = error_budget(piece)
+    budget = error_budget(piece_of(inputs, heads))
     for name in peers:
         try:
             made = PEERS[name](inputs)
@@ -95,7 +94,8 @@ def _admitted(inputs: Inputs, peers: Sequence[str], say: Say) -> tuple[dict[str,
     return calls, ratios
 
 
-def _piece(inputs: Inputs, heads: int) -> Problem:
+def piece_of(inputs: Inputs, heads: int) -> Problem:
+    """The first key head of the first sequence and the query heads that share it, for the error budget."""
     n = inputs.q.shape[1]
     offsets = torch.tensor([0, n], dtype=torch.int32, device=inputs.q.device)
     q, k, v, do = (x[0, :, :h] for x, h in ((inputs.q, heads), (inputs.k, 1), (inputs.v, 1), (inputs.do, heads)))
