@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -82,6 +83,7 @@ class Problem:
         return self.bias, tuple(0 if size == 1 else stride for size, stride in both)
 
 
+@cache
 def capability(device: torch.device) -> int:
     """Compute capability as one number, 90 for sm_90; 0 under the interpreter."""
     if device.type != "cuda":
