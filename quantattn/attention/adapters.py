@@ -55,8 +55,8 @@ def scaled_dot_product_attention(
     if query.dim() == 3:
         if attn_mask is not None and attn_mask.dim() > 2:
             attn_mask = attn_mask.unsqueeze(-3)
-        one_head = (x.unsqueeze(-3) for x in (query, key, value))
-        out = scaled_dot_product_attention(*one_head, attn_mask, dropout_p, is_causal, scale, backend=backend)
+        q, k, v = (x.unsqueeze(-3) for x in (query, key, value))
+        out = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale, backend=backend)
         return out.squeeze(-3)
     if query.shape[-3] != key.shape[-3] and not enable_gqa:
         heads = f"{query.shape[-3]} query heads and {key.shape[-3]} key heads"
