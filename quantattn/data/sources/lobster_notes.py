@@ -17,8 +17,8 @@ _STEP = ("1 s", "100 ms", "10 ms", "1 ms", "100 µs", "10 µs", "1 µs")
 def facts(levels: int) -> list[pl.Expr]:
     """What the notes are made of, over messages beside books.
 
-    The last time, the number of rows, the most and the fewest decimals of a time, and how many new orders there are
-    and how many of them the book right after does not show on their side.
+    The last time, the number of rows, the most and the fewest decimals of a time, and how many new orders there are,
+    how many different numbers they have, and how many of them the book right after does not show on their side.
     """
     sides = {
         side: pl.any_horizontal(pl.col("price") == pl.col(f"{name}_price_{i}") for i in range(1, levels + 1))
@@ -32,6 +32,7 @@ def facts(levels: int) -> list[pl.Expr]:
         pl.col("decimals").max().alias("finest"),
         pl.col("decimals").min().alias("coarsest"),
         new.sum().alias("new"),
+        pl.col("order_id").filter(new).n_unique().alias("new_numbers"),
         stranger.sum().alias("strangers"),
         pl.col("line").filter(stranger).first().alias("first_stranger"),
     ]
@@ -41,13 +42,22 @@ def notes_on(pair: Pair, header: int, found: Mapping[str, int], rounded_times: b
     """Sentences for the report, from the values of `facts`; `header` is the number of lines before the first message.
 
     Raises:
-        Unusable: the times were rounded, and `rounded_times` does not accept that.
+        Unusable: there is no row, or the times were rounded and `rounded_times` does not accept that.
     """
+    if not found["rows"]:
+        sentence = f"{pair.message.name} holds a header and no row; expected one row a message"
+        raise Unusable("empty file", sentence, pair.message, pair.book)
     notes = _clock(pair.message, found["rows"], found["finest"], found["coarsest"], rounded_times)
     if found["strangers"] * 100 > found["new"]:
         notes += (
             f"{found['strangers']} of {found['new']} new orders are not in the book after them, the first in line "
             f"{found['first_stranger'] + 1 + header}: {pair.message.name} and {pair.book.name} may not belong together",
+        )
+    repeated = found["new"] - found["new_numbers"]
+    if repeated:
+        notes += (
+            f"{repeated} of {found['new']} new orders have the number of an earlier one: "
+            f"rows may stand in {pair.message.name} twice",
         )
     return notes
 

@@ -257,7 +257,7 @@ def _sentence(file: _File, row: dict[str, object], rows: int) -> str:
         what = f"has {row['fields']} columns" if text.strip() else "is empty"
         cut = line == rows + file.header and int(str(row["fields"])) < len(file.columns)
         end = "; it is the last line, so the file seems to stop early" if cut else ""
-        return f"{where} {what} ({_short(text)}), expected {len(file.columns)}{end}"
+        return f"{where} {what} ({_short(text)}), expected {len(file.columns)} columns{end}"
     culprit = _culprit(file, row, text.split(","), reason)
     scientific = reason == "not a time" and re.match(r"\s*\d[\d.]*e", text, re.IGNORECASE)
     hint = ", which a spreadsheet has rounded" if scientific else ""

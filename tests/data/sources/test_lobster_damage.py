@@ -106,6 +106,15 @@ def test_files_that_do_not_belong_together_are_noted(tmp_path: Path) -> None:
     )
 
 
+def test_rows_that_stand_twice_are_noted(tmp_path: Path) -> None:
+    folder = write_pair(tmp_path, [*MESSAGES[:2], *MESSAGES[1:]], [*BOOKS[:2], *BOOKS[1:]])
+    source = scan_lobster(folder)
+    assert source.report.rows_read == len(MESSAGES) + 1, "noted, not removed"
+    assert "1 of 2 new orders have the number of an earlier one" in " ".join(source.report.notes)
+    clean = scan_lobster(write_pair(tmp_path / "clean", MESSAGES, BOOKS))
+    assert "earlier one" not in " ".join(clean.report.notes)
+
+
 def test_a_gzip_stream_that_breaks_off(tmp_path: Path) -> None:
     write_pair(tmp_path, MESSAGES * 1, BOOKS)
     lines = [
@@ -143,6 +152,14 @@ def test_empty_files_and_folders(tmp_path: Path) -> None:
     assert "is empty" in one_error(write_pair(tmp_path / "empty", [], []))
     (tmp_path / "prices.csv").write_text("1\n")
     assert "no LOBSTER file" in one_error(tmp_path / "prices.csv")
+
+
+def test_a_header_without_rows(tmp_path: Path) -> None:
+    folder = write_pair(tmp_path, ["Time,Type,OrderId,Size,Price,Direction"], ["Ask,AskSize,Bid,BidSize"])
+    assert one_error(folder).endswith("holds a header and no row; expected one row a message")
+    write_pair(tmp_path, MESSAGES, BOOKS, name=NAME.replace("06-21", "06-22"))
+    source = scan_lobster(tmp_path, on_bad="quarantine", set_aside=tmp_path / "aside.csv")
+    assert (source.report.rows_read, list(source.report.rows_set_aside)) == (len(MESSAGES), ["empty file"])
 
 
 def test_a_pair_that_cannot_be_used_is_set_aside_whole(tmp_path: Path) -> None:
