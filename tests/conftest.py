@@ -15,6 +15,15 @@ if not torch.cuda.is_available():
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`pytest -m gpu` is the whole GPU suite: also what asks for a `device` and runs elsewhere without one."""
+    if config.option.markexpr == "gpu":
+        for item in items:
+            if "device" in getattr(item, "fixturenames", ()):
+                item.add_marker("gpu")
+
+
 @pytest.fixture(scope="session")
 def device() -> str:
     """Where kernels run: the GPU if there is one, else the interpreter on the CPU."""

@@ -20,15 +20,24 @@ from quantattn.attention.kernels.configs import Config
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if torch.cuda.is_available() else [])
-LENGTHS = ((5, 0, 33, 17), (9, 3, 40, 0))
+# Blocks on a GPU are up to 128 rows, under the interpreter 16: lengths and windows grow with them, so that every tile
+# meets full blocks and cut ones in both places.
+GROW = 19 if torch.cuda.is_available() else 1
+
+
+def grown(*lengths: int) -> tuple[int, ...]:
+    return tuple(GROW * length for length in lengths)
+
+
+LENGTHS = (grown(5, 0, 33, 17), grown(9, 3, 40, 0))
 MASKS = [
     Mask(),
     Mask(causal=True),
-    Mask(window=(5, 3)),
-    Mask(window=(None, 4)),
-    Mask(window=(20, None)),
+    Mask(window=grown(5, 3)),
+    Mask(window=(None, 4 * GROW)),
+    Mask(window=(20 * GROW, None)),
     Mask(window=(0, 0)),
-    Mask(causal=True, window=(7, None)),
+    Mask(causal=True, window=(7 * GROW, None)),
 ]
 
 
@@ -53,13 +62,15 @@ def test_every_mask_within_the_budget(mask, dtype, device):
 
 @pytest.mark.parametrize("d", [8, 16, 64, 72, 80, 96, 128, 160, 256])
 def test_every_head_size_within_the_budget(d, device):
-    problem = random_problem(d, (7, 20), heads=1, d=d, mask=Mask(causal=True), dtype=torch.float16, device=device)
+    problem = random_problem(d, grown(7, 40), heads=1, d=d, mask=Mask(causal=True), dtype=torch.float16, device=device)
     assert_within_budget(problem)
 
 
 @pytest.mark.parametrize(("heads", "heads_k"), [(6, 2), (3, 1), (5, 5), (7, 7)])
 def test_any_integer_ratio_of_heads(heads, heads_k, device):
-    problem = random_problem(2, (21, 4), (18, 9), heads=heads, heads_k=heads_k, mask=Mask(window=(6, 2)), device=device)
+    problem = random_problem(
+        2, grown(21, 4), grown(18, 9), heads=heads, heads_k=heads_k, mask=Mask(window=grown(6, 2)), device=device
+    )
     assert_within_budget(problem)
 
 
@@ -71,17 +82,17 @@ def test_additive_mask_with_minus_infinity(bias, mask, device):
 
 @pytest.mark.parametrize("scale", [-0.7, 0.0, 3.0])
 def test_any_sign_of_the_scale(scale, device):
-    assert_within_budget(replace(random_problem(4, (19,), mask=Mask(causal=True), device=device), scale=scale))
+    assert_within_budget(replace(random_problem(4, grown(19), mask=Mask(causal=True), device=device), scale=scale))
 
 
 @pytest.mark.parametrize("descriptors", [False, True])
 def test_both_ways_of_reading_tiles_give_the_same_bits(descriptors, device):
     if device == "cuda" and launch.capability(torch.device("cuda")) < 90:
         pytest.skip("descriptors need compute capability 9.0")
-    p = random_problem(5, (40,), (37,), d=64, dtype=torch.float16, device=device)
+    p = random_problem(5, grown(40), grown(37), d=64, dtype=torch.float16, device=device)
     q, k, v = (x[None] for x in (p.q, p.k, p.v))
     problem = launch.Problem(p.scale, 9, 3)
-    poisoned = [torch.full_like(q, torch.nan), torch.full((1, 2, 40), torch.nan, device=device)]
+    poisoned = [torch.full_like(q, torch.nan), torch.full((1, 2, 40 * GROW), torch.nan, device=device)]
     launch.launch_forward(q, k, v, *poisoned, problem, descriptors=descriptors)
     out, lse = kernels(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, mask=Mask(window=(9, 3)), bias=None, scale=p.scale)
     assert torch.equal(poisoned[0][0], out)
@@ -124,9 +135,9 @@ def test_a_sequence_does_not_depend_on_its_neighbours(device):
 
 
 def test_dense_batches_are_packs_of_equal_lengths(device):
-    p = random_problem(8, (12, 12, 12), heads=4, heads_k=2, mask=Mask(causal=True), device=device)
+    p = random_problem(8, grown(12, 12, 12), heads=4, heads_k=2, mask=Mask(causal=True), device=device)
     packed = kernels(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, mask=p.mask, bias=None, scale=p.scale)
-    dense = attention(*(x.view(3, 12, *x.shape[1:]) for x in (p.q, p.k, p.v)), mask=p.mask, backend="triton")
+    dense = attention(*(x.view(3, 12 * GROW, *x.shape[1:]) for x in (p.q, p.k, p.v)), mask=p.mask, backend="triton")
     assert torch.equal(dense.out.flatten(0, 1), packed.out)
     assert torch.equal(dense.lse.flatten(0, 1), packed.lse)
 
