@@ -256,3 +256,46 @@ def test_two_classes_count_what_did_not_move() -> None:
     total = sum(len(made.as_of[p]) for p in PARTS)
     assert total <= made.counts["labelled"]
     assert made.counts["labelled"] + made.dropped["no move"] + made.dropped["session end"] == made.counts["decisions"]
+
+
+@pytest.mark.parametrize(
+    ("split", "fold"),
+    [
+        (WalkForward(), -1),
+        (WalkForward(n_folds=3, test=0.1), 0),
+        (WalkForward(n_folds=2, test=0.1, window="rolling", train=0.3), -1),
+        (WalkForward(n_folds=4, test=0.1, embargo=86_400 * 10**9), -1),
+    ],
+)
+def test_every_decision_is_used_or_counted_with_its_reason(split: WalkForward, fold: int) -> None:
+    label = MidLabel(horizon=40, method=0, classes=2, rule="fixed")
+    made = prepare_market(MARKET, label=label, split=split, fold=fold, layout="each", max_seq_len=8, calendar="XNYS")
+    assert made.dropped["no move"] > 0
+    assert made.dropped["purged"] > 0
+    assert sum(len(made.as_of[p]) for p in PARTS) + sum(made.dropped.values()) == made.counts["decisions"]
+    assert ("outside the fold" in made.dropped) == (fold == 0 or split.window == "rolling")
+
+
+def test_books_that_give_no_price_are_counted(events: pl.DataFrame) -> None:
+    row = pl.int_range(pl.len())
+    bid = pl.when(row == 20).then(pl.col("ask_price_1") + 100).when(row == 30).then("ask_price_1")
+    damaged = events.with_columns(
+        bid.when(row.is_between(40, 42)).then(None).otherwise("bid_price_1").alias("bid_price_1"),
+        halted=row.is_between(50, 54),
+    )
+    made = prepare_market(source_of(damaged), label=MidLabel(horizon=5), layout="each", max_seq_len=8)
+    found = {name: count for name, count in made.counts.items() if name.startswith("events ")}
+    assert found == {
+        "events with a crossed book": 1,
+        "events with a locked book": 1,
+        "events with a one-sided book": 3,
+        "events during a halt": 5,
+    }
+    assert made.dropped["crossed book"] == 2 * 6
+    assert made.dropped["halt"] == 5 + 5
+
+
+def test_one_class_to_learn_from_is_refused_at_once(events: pl.DataFrame) -> None:
+    still = events.with_columns(bid_price_1=pl.lit(100, pl.Int64), ask_price_1=pl.lit(200, pl.Int64))
+    with pytest.raises(ValueError, match=r"every one of the \d+ training decisions is 'flat'"):
+        prepare_market(source_of(still), label=MidLabel(horizon=5))

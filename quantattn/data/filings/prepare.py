@@ -94,8 +94,8 @@ def prepare_filings(
         rows = table[getattr(chosen, name)]
         parts[name] = _Part.of(rows, tokenizer.encode_all(rows["text"].to_list()), objective, max_seq_len, on_long)
         counts |= {f"{name} filings": rows.height, f"{name} tokens": len(parts[name].sequences.table)}
-    for why in ("purged", "embargoed"):
-        dropped |= {why: chosen.counts[why]} if chosen.counts[why] else {}
+    dropped |= {why: len(rows) for why, rows in chosen.left_out.items()}
+    counts |= {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()}
     return Prepared(
         train=parts["train"].sequences,
         valid=parts["valid"].sequences,

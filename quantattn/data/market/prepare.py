@@ -12,6 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from quantattn.data.bayes import Bayes
+from quantattn.data.market.book import count_flags
 from quantattn.data.market.encode import decision_rows, token_table
 from quantattn.data.market.features import FEATURES, book_features, persistence
 from quantattn.data.market.sessions import Sessions, exchange_sessions
@@ -26,6 +27,14 @@ from quantattn.data.synthetic import SyntheticMarket
 from quantattn.data.tokens import Tokenizer
 
 Ints = npt.NDArray[np.int64]
+
+_FLAGS: Mapping[str, str] = {
+    "crossed": "events with a crossed book",
+    "locked": "events with a locked book",
+    "one_sided": "events with a one-sided book",
+    "halted": "events during a halt",
+}
+"""Flag of `count_flags` → its name among the counts."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,9 @@ def prepare_market(
         vocabulary_json=tokenizer.to_json(),
         classes=CLASS_NAMES[label.classes],
         audit=proof,
-        counts={"events": events.height, "decisions": measured.height, "labelled": cut.decisions.height}
+        counts={"events": events.height}
+        | {_FLAGS[flag]: rows for flag, rows in count_flags(events.lazy()).items() if rows}
+        | {"decisions": measured.height, "labelled": cut.decisions.height}
         | {f"{name} tokens in sequences": int(each.lengths.sum()) for name, each in sets.items()}
         | {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()},
         dropped=cut.dropped,
@@ -195,7 +206,13 @@ class _Cut:
         empty = [name for name, rows in parts.items() if not len(rows)]
         if empty:
             raise ValueError(f"no decision of {', '.join(empty)} has a label: use more data or another label")
-        dropped |= _counted(classed) | {name: chosen.counts[name] for name in ("purged", "embargoed")}
+        learned = classed["label"].gather(chosen.train).drop_nulls().unique()
+        if len(learned) == 1:
+            raise ValueError(
+                f"every one of the {len(parts['train'])} training decisions is "
+                f"{CLASS_NAMES[label.classes][learned[0]]!r}: nothing can be learned; use more data or another label"
+            )
+        dropped |= _counted(classed) | {why: len(renumbered(rows)) for why, rows in chosen.left_out.items()}
         return _Cut(
             decisions=classed.with_columns(persistence(classed).fill_null(-1)).filter(kept),
             parts=parts,

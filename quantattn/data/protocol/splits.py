@@ -11,7 +11,7 @@ after a test block; here the embargo is a time. `purge` is the rule by itself, f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -61,6 +61,7 @@ class Split:
         test: rows to report on.
         purged: rows of the stretches before `valid` and `test` whose labels reach into those.
         embargoed: rows that were dropped because they follow a test block too closely.
+        outside: rows that this fold does not use: earlier than a rolling window, or later than the test block.
         fold: number of the fold, from 0.
     """
 
@@ -69,12 +70,20 @@ class Split:
     test: Int64Array
     purged: Int64Array
     embargoed: Int64Array
+    outside: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
     fold: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
-        """Name of each part → number of rows."""
-        return {name: len(getattr(self, name)) for name in ("train", "valid", "test", "purged", "embargoed")}
+        """Name of each part → number of rows; every row is in exactly one."""
+        names = ("train", "valid", "test", "purged", "embargoed", "outside")
+        return {name: len(getattr(self, name)) for name in names}
+
+    @property
+    def left_out(self) -> dict[str, Int64Array]:
+        """Reason → rows that are in none of the three parts, for the reasons that occur."""
+        why = {"purged": self.purged, "embargoed": self.embargoed, "outside the fold": self.outside}
+        return {name: rows for name, rows in why.items() if len(rows)}
 
 
 @dataclass(frozen=True)
@@ -144,13 +153,15 @@ class WalkForward:
             test=np.flatnonzero(test),
             purged=np.flatnonzero(purged),
             embargoed=np.flatnonzero(embargoed),
+            outside=np.flatnonzero(~(train | valid | test)),
             fold=fold,
         )
         for name, wanted in (("train", True), ("valid", self.valid > 0), ("test", True)):
             if wanted and not split.counts[name]:
                 raise ValueError(
                     f"fold {fold} has no {name} rows: of {len(rows)} decisions {len(split.purged)} were purged because "
-                    f"their labels reach into a later part; use more data, larger shares or a shorter horizon"
+                    f"their labels reach into a later part and {len(split.embargoed)} fell into an embargo; use more "
+                    f"data, larger shares, a shorter horizon or a shorter embargo"
                 )
         return split
 

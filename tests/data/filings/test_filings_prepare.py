@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -197,3 +198,12 @@ def test_return_is_measured_beside_the_past_return() -> None:
     both = Prices(pl.concat([up, up.with_columns(entity=pl.lit("B"))]), {"A": None, "B": None}, {"A": "a", "B": "b"})
     grown = prepared(objective="return", prices=both)
     assert (grown.test.decisions.targets["return"] > 0).all()
+
+
+def test_every_filing_is_used_or_counted_with_its_reason() -> None:
+    made = source()
+    report = SourceReport(FILINGS, {"no acceptance time": 7}, made.report.files)
+    first = prepared(replace(made, report=report), fold=0, split=WalkForward(n_folds=3, test=0.2, valid=0.1), horizon=9)
+    assert first.dropped["outside the fold"] > 0
+    assert sum(first.counts[f"{name} filings"] for name in PARTS) + sum(first.dropped.values()) == FILINGS
+    assert first.counts["set aside by the source: no acceptance time"] == 7

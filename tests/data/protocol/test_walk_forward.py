@@ -46,9 +46,9 @@ def splits_of(plan: WalkForward, rows: Intervals) -> tuple[Split, ...]:
 def test_parts_are_disjoint_in_order_and_do_not_touch(rows: Intervals, plan: WalkForward) -> None:
     for fold, split in enumerate(splits_of(plan, rows)):
         assert split.fold == fold
-        parts = [split.train, split.valid, split.test, split.purged, split.embargoed]
-        together = np.concatenate(parts)
-        assert len(np.unique(together)) == len(together)
+        parts = [split.train, split.valid, split.test, split.purged, split.embargoed, split.outside]
+        assert sorted(np.concatenate(parts)) == list(range(len(rows)))
+        assert sum(split.counts.values()) == len(rows)
         for part in parts:
             assert part.dtype == np.int64
             assert (np.diff(part) > 0).all()
