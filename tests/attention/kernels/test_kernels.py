@@ -157,6 +157,24 @@ def test_any_strides_are_read_as_they_are(device):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_offsets_do_not_wrap_at_two_to_the_31(dtype, device):
+    """Rows 2²⁶ elements apart, so that the last ones lie beyond 2³¹; only the pages that are used exist."""
+    n, stride = 40, 1 << 26
+    storage = torch.empty(n * stride, dtype=dtype, device=device)
+    rng = torch.Generator().manual_seed(15)
+    packed = [torch.randn(n, 2, 32, generator=rng).to(device, dtype) for _ in range(4)]
+    spread = [storage.as_strided(x.shape, (stride, 32, 1), 4096 * i) for i, x in enumerate(packed)]
+    for wide, x in zip(spread, packed, strict=True):
+        wide.copy_(x)
+    results = []
+    for q, k, v, do in (packed, spread):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        out, lse = attention(*leaves, mask=Mask(causal=True), backend="triton")
+        results.append([out, lse, *torch.autograd.grad(out, leaves, do)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 @pytest.mark.parametrize("mask", [Mask(causal=True), Mask(window=(3, 2))], ids=str)
 @pytest.mark.parametrize("planted", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_reaches_only_those_who_see_it(mask, planted, device):
