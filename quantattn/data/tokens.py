@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from quantattn.data.market.book import usable_book
 from quantattn.data.schema import Instrument
 
 MISSING, MASKED = 0, 1
@@ -37,10 +38,11 @@ def raw_fields(tick: pl.Expr) -> dict[str, pl.Expr]:
     half ticks. mid_move: of the mid with this event, in half ticks. spread: after the event, in ticks. ask_size,
     bid_size: at the best level, after. imbalance: (bid − ask)/(bid + ask) of those, in thousandths, rounded down.
     gap: ns since the entity's last event. clock: ns since midnight UTC. The first event of an entity has no price,
-    mid_move and gap. The frame must be in canonical order.
+    mid_move and gap; a crossed, locked or one-sided book has no mid, spread and imbalance. The frame must be in
+    canonical order.
     """
     new_entity = pl.col("entity") != pl.col("entity").shift(1)
-    mid2 = pl.col("ask_price_1") + pl.col("bid_price_1")
+    mid2 = pl.when(usable_book()).then(pl.col("ask_price_1") + pl.col("bid_price_1"))
 
     def before(expression: pl.Expr) -> pl.Expr:
         return pl.when(new_entity.not_()).then(expression.shift(1))
@@ -50,10 +52,10 @@ def raw_fields(tick: pl.Expr) -> dict[str, pl.Expr]:
         "size": pl.col("size"),
         "price": (2 * pl.col("price") - before(mid2)) // tick,
         "mid_move": (mid2 - before(mid2)) // tick,
-        "spread": (pl.col("ask_price_1") - pl.col("bid_price_1")) // tick,
+        "spread": pl.when(usable_book()).then((pl.col("ask_price_1") - pl.col("bid_price_1")) // tick),
         "ask_size": ask,
         "bid_size": bid,
-        "imbalance": pl.when(ask + bid > 0).then((bid - ask) * 1000 // (bid + ask)),
+        "imbalance": pl.when(usable_book() & (ask + bid > 0)).then((bid - ask) * 1000 // (bid + ask)),
         "gap": pl.col("available_time") - before(pl.col("available_time")),
         "clock": pl.col("available_time") % DAY,
     }

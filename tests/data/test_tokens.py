@@ -73,6 +73,19 @@ def test_raw_values_worked_out_by_hand() -> None:
     }
 
 
+@pytest.mark.parametrize("bid", [1_300, 1_200], ids=["crossed", "locked"])
+def test_a_book_that_is_crossed_or_locked_gives_no_price(bid: int) -> None:
+    from quantattn.data.tokens import raw_fields
+
+    day = one_day()[:3].with_columns(bid_price_1=pl.Series([900, bid, 900]), price=pl.Series([900, 1_100, 1_000]))
+    raw = day.select(**raw_fields(pl.lit(100))).to_dict(as_series=False)
+    assert raw["spread"] == [2, None, 3]
+    assert raw["mid_move"] == [None, None, None]
+    assert raw["price"] == [None, 2, None]  # the mid before the second event is good, that before the third is not
+    assert raw["imbalance"] == [-500, None, 333]
+    assert raw["bid_size"] == [10, 10, 20]
+
+
 def test_unknown_missing_and_extreme_values() -> None:
     day = one_day()
     fitted = Tokenizer.fit(day[:2].lazy(), [Instrument("A", -4, 100)], fitted_until=2**62)

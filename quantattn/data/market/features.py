@@ -46,7 +46,8 @@ def book_features(
     - `imbalance` Float64: (q_b − q_a) / (q_b + q_a); 0 where the book is not usable or empty.
     - `ofi_k` Int64: order-flow imbalance, the sum over the window of
       1{b_n ≥ b_{n−1}} q_{b,n} − 1{b_n ≤ b_{n−1}} q_{b,n−1} − 1{a_n ≤ a_{n−1}} q_{a,n} + 1{a_n ≥ a_{n−1}} q_{a,n−1}
-      (Cont, Kukanov, Stoikov 2014, eq. 4), 0 where this book or the one before is not usable.
+      (Cont, Kukanov, Stoikov 2014, eq. 4), 0 where this book or the one before is not usable or
+      lacks a size.
     - `trade_flow_k` Int64: shares bought less shares sold by aggressors in visible executions. A resting sell that is
       executed was bought, so the sign is that of −side; hidden executions are unsigned and left out.
     - `return_k` Float64: how far the mid moved over the last k events, in half ticks; an unusable book keeps
@@ -137,7 +138,7 @@ def _order_flow() -> pl.Expr:
         + pl.when(ask >= ask.shift(1)).then(ask_size.shift(1)).otherwise(0)
     )
     both = pl.col("mid2").is_not_null() & pl.col("mid2").shift(1).is_not_null()
-    return pl.when(both).then(flow).otherwise(0)
+    return pl.when(both).then(flow).otherwise(0).fill_null(0)
 
 
 def _window_sum(name: str, k: int) -> pl.Expr:

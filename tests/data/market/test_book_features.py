@@ -145,6 +145,19 @@ def test_no_feature_depends_on_the_future(table: pl.DataFrame, cut: int, seed: i
     assert here.equals(there)
 
 
+def test_sizes_that_are_not_known_leave_no_null() -> None:
+    types = {"kind": pl.UInt8, "side": pl.Int8}
+    row = {"entity": "A", "kind": 1, "side": 1, "price": 100, "size": 1, "order_id": 1, "ask_price_1": 300}
+    rows = [{**row, "event_time": n, "available_time": n, "seq": n, "bid_price_1": 100} for n in range(4)]
+    table = pl.DataFrame(rows, schema_overrides=types).with_columns(
+        ask_size_1=pl.Series([5, None, 5, 9]), bid_size_1=pl.Series([5, 5, None, 5])
+    )
+    found = book_features(table.lazy(), [Instrument("A")]).select(FEATURES).collect()
+    assert found.null_count().sum_horizontal().item() == 0
+    assert found["ofi_1"].to_list() == [0, 0, 0, 0]
+    assert found["imbalance"].to_list() == [0.0, 0.0, 0.0, -4 / 14]
+
+
 def test_the_names_are_those_of_the_columns() -> None:
     assert feature_names() == FEATURES
     assert set(FEATURES) <= set(book_features(pl.LazyFrame(schema=SCHEMA), INSTRUMENTS).collect_schema())
