@@ -151,11 +151,7 @@ def prepare_market(
         vocabulary_json=tokenizer.to_json(),
         classes=CLASS_NAMES[label.classes],
         audit=proof,
-        counts={"events": events.height}
-        | {_FLAGS[flag]: rows for flag, rows in count_flags(events.lazy()).items() if rows}
-        | {"decisions": measured.height, "labelled": cut.decisions.height}
-        | {f"{name} tokens in sequences": int(each.lengths.sum()) for name, each in sets.items()}
-        | {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()},
+        counts=_counts(source, events, measured.height, cut.decisions.height, sets),
         dropped=cut.dropped,
         hashes=dict(source.report.files) | _hashes(tokenizer, table, cut.decisions),
         baselines={name: part.baselines for name, part in made.items()},
@@ -267,6 +263,19 @@ def _counted(decisions: pl.DataFrame) -> dict[str, int]:
     """Reason → decisions without a label."""
     counts = decisions["label_reason"].drop_nulls().cast(pl.String).value_counts(sort=True)
     return dict(counts.sort("label_reason").iter_rows())
+
+
+def _counts(
+    source: Source, events: pl.DataFrame, decisions: int, labelled: int, sets: Mapping[str, SequenceSet]
+) -> dict[str, int]:
+    """Rows at each stage; books that give no price and what the source set aside when there are any."""
+    return (
+        {"events": events.height}
+        | {_FLAGS[flag]: rows for flag, rows in count_flags(events.lazy()).items() if rows}
+        | {"decisions": decisions, "labelled": labelled}
+        | {f"{name} tokens in sequences": int(each.lengths.sum()) for name, each in sets.items()}
+        | {f"set aside by the source: {why}": rows for why, rows in source.report.rows_set_aside.items()}
+    )
 
 
 def _fitted(tokenizer: Tokenizer, cut: _Cut) -> tuple[Fitted, ...]:
