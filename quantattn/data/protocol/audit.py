@@ -158,6 +158,9 @@ class _Facts:
             if rows.size and (rows.min() < 0 or rows.max() >= size):
                 raise ValueError(f"part {name!r} names rows {rows.min()} … {rows.max()} of {size} decisions")
             used[rows] = True
+        for name in DECISION_COLUMNS[1:]:
+            if decisions.schema[name] != pl.Int64:
+                raise ValueError(f"{name} of the decisions is {decisions.schema[name]}, expected Int64 nanoseconds")
         for name in DECISION_COLUMNS:
             empty = decisions[name].is_null().to_numpy() & used
             if empty.any():
@@ -174,7 +177,10 @@ class _Facts:
 
     def used(self) -> Int64Array:
         """Rows that are in some part, ascending."""
-        return np.unique(np.concatenate(list(self.parts.values())))
+        rows = np.zeros(len(self.as_of), np.bool_)
+        for own in self.parts.values():
+            rows[own] = True
+        return np.flatnonzero(rows)
 
     def where(self, row: int) -> str:
         """Names a row so that somebody can find it."""
@@ -244,8 +250,10 @@ def _parts_disjoint(facts: _Facts) -> Check:
     rows = np.concatenate(list(facts.parts.values()))
     part = np.repeat(np.arange(len(facts.parts)), [len(own) for own in facts.parts.values()])
     table = pl.DataFrame({"row": rows, "part": part, "entity": facts.entity.gather(rows), "as_of": facts.as_of[rows]})
-    several = pl.col("part").n_unique().over("entity", "as_of") > 1
-    bad = table.filter(several | pl.col("row").is_duplicated()).sort("row", "part")
+    moments = table.group_by("entity", "as_of").agg(first=pl.col("part").min(), last=pl.col("part").max())
+    shared = moments.filter(pl.col("first") != pl.col("last"))
+    twins = table.join(shared, on=("entity", "as_of"), how="semi")
+    bad = pl.concat([twins, table.filter(pl.col("row").is_duplicated())]).unique().sort("row", "part")
     sentence = ""
     if bad.height:
         row = bad["row"][0]

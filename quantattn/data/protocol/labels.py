@@ -86,6 +86,9 @@ def mid_moves(frame: pl.DataFrame, move: MidMove, sessions: Sessions | None = No
         `label_reason` (an Enum of `REASONS`) then says why. An interval may not contain the end of a session, an
         event during a halt, or a crossed, locked or one-sided book, nor may the decision itself or, for method 2, the
         past events that it averages. An event outside every session is given "session end".
+
+    Raises:
+        ValueError: events out of order, a mid that is not above zero, or sums that leave int64.
     """
     size = frame.height
     columns = {name: np.zeros(size, np.int64) for name in ("move_num", "move_den", "label_start", "label_end")}
@@ -109,7 +112,7 @@ def mid_moves(frame: pl.DataFrame, move: MidMove, sessions: Sessions | None = No
     has = pl.Series("has", reason < 0)
     return frame.with_columns(
         *(pl.when(has).then(pl.Series(name, values)).alias(name) for name, values in columns.items()),
-        pl.Series("label_reason", [REASONS[code] if code >= 0 else None for code in reason.tolist()], LABEL_REASON),
+        pl.Series(REASONS, dtype=LABEL_REASON).gather(pl.Series(reason).replace(-1, None)).alias("label_reason"),
     )
 
 
@@ -240,6 +243,10 @@ class _Mids:
     @staticmethod
     def of(frame: pl.DataFrame) -> _Mids:
         ask, bid = frame["ask_price_1"], frame["bid_price_1"]
+        worthless = ((ask > bid) & (ask + bid <= 0)).arg_true()
+        if len(worthless):
+            row = int(worthless[0])
+            raise ValueError(f"a relative move needs mids above zero, but row {row} has bid {bid[row]}, ask {ask[row]}")
         halted = frame["halted"] if "halted" in frame.columns else pl.Series([False]).new_from_index(0, frame.height)
         return _Mids(
             mid=(ask + bid).fill_null(0).to_numpy(),
@@ -293,10 +300,11 @@ def _measure(
     if move.method == 0:
         num, den = mids.mid[ahead] - here, here
     elif move.method == 1:
+        _must_fit(int(here.max()), int(n.max()), 1)
         num, den = following - n * here, n * here
     else:
         last, p = total[row + 1] - total[first + 1], row - first
-        _must_fit(int(mids.mid.max()), int(n.max()), int(p.max()))
+        _must_fit(int(here.max()), int(n.max()), int(p.max()))
         num, den = p * following - n * last, n * last
     return num, den, time, end, reason
 
@@ -304,7 +312,7 @@ def _measure(
 def _must_fit(mid: int, n: int, p: int) -> None:
     if mid * n * p >= 2**62:
         raise ValueError(
-            f"a horizon of {n} events before and {p} after a mid of {mid} half units leaves int64; shorten it"
+            f"{p} events before and {n} after with a mid of {mid} half units leave int64; shorten the horizon"
         )
 
 

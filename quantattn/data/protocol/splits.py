@@ -39,6 +39,9 @@ class Intervals:
         shapes = {a.shape for a in (self.as_of, self.start, self.end)}
         if len(shapes) != 1 or self.as_of.ndim != 1:
             raise ValueError(f"as_of, start and end must be vectors of one length, got {sorted(shapes)}")
+        for name, times in (("as_of", self.as_of), ("start", self.start), ("end", self.end)):
+            if times.dtype != np.int64:
+                raise ValueError(f"{name} must be int64 nanoseconds, got {times.dtype}, which does not hold them exactly")
         for name, wrong in (("before its as_of", self.start < self.as_of), ("after its end", self.start > self.end)):
             if wrong.any():
                 row = int(np.flatnonzero(wrong)[0])

@@ -239,6 +239,10 @@ def test_input_that_cannot_be_audited_is_refused() -> None:
     empty = run["decisions"].with_columns(label_end=pl.lit(None, pl.Int64))
     with pytest.raises(ValueError, match=r"decision \d+ is in a part of the split but has no label_end"):
         audit(empty, run["split"])
+    # Nanoseconds of today do not fit a float: neighbouring times become one.
+    for dtype in (pl.Float64, pl.Datetime("ns")):
+        with pytest.raises(ValueError, match="label_start of the decisions is .*, expected Int64 nanoseconds"):
+            audit(run["decisions"].with_columns(pl.col("label_start").cast(dtype)), run["split"])
 
 
 def events_of_two() -> pl.DataFrame:

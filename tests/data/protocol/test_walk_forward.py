@@ -146,6 +146,8 @@ def test_what_cannot_be_split_is_said() -> None:
         Intervals(as_of, as_of + 1, np.where(as_of == 2, as_of, as_of + 1))
     with pytest.raises(ValueError, match="one length"):
         Intervals(as_of, as_of[1:], as_of)
+    with pytest.raises(ValueError, match="end must be int64 nanoseconds, got float64"):
+        Intervals(as_of, as_of, as_of.astype(np.float64))
 
 
 @pytest.mark.parametrize(
