@@ -41,7 +41,7 @@ class Intervals:
             raise ValueError(f"as_of, start and end must be vectors of one length, got {sorted(shapes)}")
         for name, times in (("as_of", self.as_of), ("start", self.start), ("end", self.end)):
             if times.dtype != np.int64:
-                raise ValueError(f"{name} must be int64 nanoseconds, got {times.dtype}, which does not hold them exactly")
+                raise ValueError(f"{name} must be int64 nanoseconds, got {times.dtype}")
         for name, wrong in (("before its as_of", self.start < self.as_of), ("after its end", self.start > self.end)):
             if wrong.any():
                 row = int(np.flatnonzero(wrong)[0])

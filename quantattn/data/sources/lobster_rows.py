@@ -218,7 +218,9 @@ def _checked(rows: pl.LazyFrame, file: _File, fields: pl.Expr) -> pl.LazyFrame:
     rules["impossible direction"] = ~side.is_in([-1, 1]) & ~((side == 0) & kind.is_in(_UNSIGNED))
     rules["impossible size"] = pl.col("size") < 0
     rules["impossible price"] = pl.when(kind == HALT).then(~price.is_between(-1, 1)).otherwise(price <= 0)
-    rules["time runs backwards"] = ns < pl.when(ns < _DAY).then(ns).cum_max()
+    # The time of a row that is wrong in another way does not count as the latest.
+    sound = ~pl.any_horizontal(*rules.values())
+    rules["time runs backwards"] = ns < pl.when(sound).then(ns).cum_max()
     text = pl.col("time")
     point = text.str.find(".", literal=True)
     return rows.with_columns(

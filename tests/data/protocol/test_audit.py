@@ -241,7 +241,7 @@ def test_input_that_cannot_be_audited_is_refused() -> None:
         audit(empty, run["split"])
     # Nanoseconds of today do not fit a float: neighbouring times become one.
     for dtype in (pl.Float64, pl.Datetime("ns")):
-        with pytest.raises(ValueError, match="label_start of the decisions is .*, expected Int64 nanoseconds"):
+        with pytest.raises(ValueError, match=r"label_start of the decisions is .*, expected Int64 nanoseconds"):
             audit(run["decisions"].with_columns(pl.col("label_start").cast(dtype)), run["split"])
 
 

@@ -268,7 +268,7 @@ def test_settings_that_make_no_sense() -> None:
     ):
         with pytest.raises(ValueError, match=r"must|none of"):
             wrong()
-    with pytest.raises(ValueError, match="1 events before and 3 after with a mid of .* leave int64"):
+    with pytest.raises(ValueError, match=r"1 events before and 3 after with a mid of .* leave int64"):
         mid_moves(book([2**59, 2**61] * 5), MidMove(3, method=1))
     with pytest.raises(ValueError, match="row 2 has bid -1, ask 1"):
         mid_moves(book([200, 202, 0]), MidMove(1))

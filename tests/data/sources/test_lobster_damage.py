@@ -68,6 +68,14 @@ def test_a_broken_book_row_is_named(tmp_path: Path, line: str, words: str) -> No
     assert words in said
 
 
+def test_the_time_of_a_row_that_is_left_out_does_not_condemn_the_next(tmp_path: Path) -> None:
+    broken = "50000.1,9,11534792,26,2237500,1"  # an unknown type, and a time far ahead
+    folder = write_pair(tmp_path, [*MESSAGES[:2], broken, *MESSAGES[3:]], BOOKS)
+    source = scan_lobster(folder, on_bad="quarantine", set_aside=tmp_path / "out" / "aside.csv")
+    assert dict(source.report.rows_set_aside) == {"unknown type": 1}
+    assert source.frame.collect().height == len(MESSAGES) - 1
+
+
 def test_line_numbers_count_the_header_as_an_editor_does(tmp_path: Path) -> None:
     books = ["Ask,AskVolume,Bid,BidVolume", *BOOKS[:4], "2239500,x,2237500,74"]
     scan_lobster(write_pair(tmp_path, MESSAGES, books), on_bad="quarantine", set_aside=tmp_path / "aside")
