@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from importlib import resources
@@ -74,8 +75,11 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
     # Without this Hydra prints its own account of an error and leaves; with it the exception reaches us.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     codes: list[int] = []
+    sweeps: set[Path] = set()
 
     def job(config: DictConfig) -> int:
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            sweeps.add(Path(HydraConfig.get().sweep.dir))
         try:
             codes.append(task(config))
         except (HydraException, OmegaConfBaseException) as error:
@@ -87,11 +91,6 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
                 raise
             complain(name, error)
             codes.append(code)
-        if codes[-1] == USAGE:
-            # Hydra has made the run folder by now; a run that never began leaves none.
-            folder = Path(HydraConfig.get().runtime.output_dir)
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
         return codes[-1]
 
     before = sys.argv
@@ -104,7 +103,21 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
         raise UsageError(explain(name, error, arguments)) from None
     finally:
         sys.argv = before
+        for folder in sweeps:
+            remove_if_nothing_began(folder)
     return max(codes, default=DONE)
+
+
+def remove_if_nothing_began(sweep: Path) -> None:
+    """Remove the folder of a multirun in which every job was refused: Hydra has written its own note there alone."""
+    note = sweep / "multirun.yaml"
+    if [path for path in sweep.rglob("*") if not path.is_dir()] != [note]:
+        return
+    shutil.rmtree(sweep)
+    for parent in sweep.parents[:3]:  # multirun, the task, paths.log_dir
+        if parent == Path() or any(parent.iterdir()):
+            break
+        parent.rmdir()
 
 
 def flags_first(arguments: list[str]) -> list[str]:
@@ -160,9 +173,10 @@ def nearest_key(key: str, name: str, overrides: list[str]) -> str:
         except (HydraException, OmegaConfBaseException) as error:
             match = re.search(r"Could not override '([^']+)'", str(error))
             fewer = [o for o in usable if match is not None and _key(o) != match[1]]
-            if match is None or len(fewer) == len(usable):
+            if not usable:
                 return ""
-            usable = fewer
+            # Lists of a multirun, for instance, compose one by one only: then the defaults have to do.
+            usable = fewer if match is not None and len(fewer) < len(usable) else []
     groups = [path.name for path in conf_folder().iterdir() if path.is_dir()]
     known = [*flatten(OmegaConf.to_container(config, resolve=False)), *groups]
     if close := nearest_name(key, known):

@@ -18,13 +18,15 @@ from quantattn.data.market.encode import Unlabelled, encode_market
 from quantattn.data.market.prepare import MidLabel, prepare_market
 from quantattn.data.prepared import Prepared
 from quantattn.learn.controls import shuffle_labels
-from quantattn.nn import Artefact
+from quantattn.nn import Artefact, NextEvent, Outcome, Regression
 from quantattn.score import Work
 
 PREPARATIONS: Mapping[str, Callable[..., Prepared]] = {"market": prepare_market, "filings": prepare_filings}
 """Kind of data → how it is prepared; a new kind is one entry."""
 ENCODERS: Mapping[str, Callable[..., Unlabelled]] = {"market": encode_market}
 """Kind of data → how decisions without labels are made of it, for scoring."""
+NO_LABELS: Mapping[str, Any] = {"objective": "masked"}
+"""What `labels=none` says."""
 READERS: Mapping[str, Callable[[str], Any]] = {"prices": read_prices, "tickers": read_tickers}
 """Settings of a preparation that name a file → how it is read."""
 
@@ -45,7 +47,7 @@ def check_data(asked: TrainSettings) -> None:
     if "_target_" in asked.labels:
         labels(asked)
     else:
-        _check_keys(PREPARATIONS[data.kind], asked.labels, "labels")
+        _check_keys(PREPARATIONS[data.kind], labels(asked), "labels")
 
 
 def check_source(source: Mapping[str, Any], path: str | None, allow: tuple[str, ...]) -> None:
@@ -105,10 +107,36 @@ def _check_keys(known: Callable[..., Any] | set[str], node: Mapping[str, Any], w
             raise UsageError(f"unknown setting {where}.{key}{nearest(key, names)}")
 
 
+def check_goal(asked: TrainSettings, objective: Any) -> None:
+    """Refuse an objective that does not go with the labels, the encoder or the way in which sequences are cut.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    layout = asked.data.prepare.get("layout", "document")
+    if isinstance(objective, (Outcome, Regression)):
+        if asked.labels == NO_LABELS:
+            raise UsageError("labels=none goes with objectives that predict the data themselves; name other labels")
+        if not asked.model.causal and layout in ("chunks", "windows"):
+            raise UsageError(
+                f"data.prepare.layout={layout} puts decisions inside of sequences, where a bidirectional encoder would "
+                "see what follows them; use model.causal=true, or data.prepare.layout=each"
+            )
+        return
+    if isinstance(objective, NextEvent) and not asked.model.causal:
+        raise UsageError("objective=next_event needs model.causal=true: any other encoder sees the event it predicts")
+    if asked.data.kind == "market" and layout != "windows":
+        raise UsageError(
+            f"with data.prepare.layout={layout} test sequences would begin with training events, which this objective "
+            "predicts too; use data.prepare.layout=windows"
+        )
+
+
 def labels(asked: TrainSettings) -> dict[str, Any]:
     """What the preparation is told of labels: one object under `label`, or plain settings."""
     if "_target_" not in asked.labels:
-        return dict(asked.labels)
+        # A market is cut in time by its default label, whatever is predicted; filings are told that there is none.
+        return {} if asked.data.kind == "market" and asked.labels == NO_LABELS else dict(asked.labels)
     label = instantiate(asked.labels, "labels", asked.allow_targets)
     if isinstance(label, MidLabel):
         try:

@@ -124,3 +124,7 @@ class TrainSettings:
     test: bool = True
     optimized_metric: str | None = None
     allow_targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")

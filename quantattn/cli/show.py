@@ -60,8 +60,10 @@ def data_lines(prepared: Prepared) -> list[str]:
     if prepared.dropped:
         lines.append("left out: " + ", ".join(f"{why} {number:,}" for why, number in prepared.dropped.items()))
     ran = [check for check in prepared.audit.checks if check.verdict != "not run"]
-    lines.append(f"audit: {sum(check.verdict == 'passed' for check in ran)} of {len(ran)} checks passed")
-    return lines
+    said = f"audit: {sum(check.verdict == 'passed' for check in ran)} of {len(ran)} checks passed"
+    if idle := [f"{check.name} ({check.sentence})" for check in prepared.audit.checks if check.verdict == "not run"]:
+        said += f"; {len(idle)} not run: {', '.join(idle)}"
+    return [*lines, said]
 
 
 def losses(at: Progress) -> str:

@@ -14,10 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from quantattn.cli import show, terminal
+from quantattn.cli.certify import backends_used, certify
 from quantattn.cli.config import flatten, plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError, nearest
 from quantattn.cli.instantiate import instantiate, settings
-from quantattn.cli.preparation import check_data, prepare
+from quantattn.cli.preparation import check_data, check_goal, prepare
 from quantattn.cli.settings import TrainSettings
 
 
@@ -28,13 +29,15 @@ def run(arguments: list[str]) -> int:
 
 def train(config: DictConfig) -> int:
     """One training run; its exit code."""
+    from quantattn.learn.folder import holding
+
     console = terminal.console()
     given = plain(config)
     asked = settings(TrainSettings, given, "")
     folder = Path(asked.paths.output_dir)
     parts = build(asked)
-    resume = claim_folder(folder, asked, given)
-    with stopping_on_sigterm():
+    with stopping_on_sigterm(), holding(folder):
+        resume = claim_folder(folder, asked, given)
         return _train(asked, given, parts, folder, resume, console)
 
 
@@ -42,9 +45,15 @@ def build(asked: TrainSettings) -> dict[str, Any]:
     """Everything that the settings name by `_target_`, made and checked before any data are read."""
     allow = asked.allow_targets
     check_data(asked)
+    objective = instantiate(asked.objective, "objective", allow)
+    check_goal(asked, objective)
+    try:
+        backends_used(asked.model.encoder({"kind": 9}, (), asked.attention.backend), asked.trainer)
+    except ValueError as error:
+        raise UsageError(f"attention.{error}") from error
     return {
         "splits": instantiate(asked.splits, "splits", allow),
-        "objective": instantiate(asked.objective, "objective", allow),
+        "objective": objective,
         "optimizer": checked_optimizer(instantiate(asked.optimizer, "optimizer", allow)),
         "callbacks": [instantiate(node, f"callbacks.{name}", allow) for name, node in asked.callbacks.items()],
         "loggers": [instantiate(node, f"logger.{name}", allow) for name, node in asked.logger.items()],
@@ -63,7 +72,7 @@ def checked_optimizer(make: Any) -> Any:
 
 
 def claim_folder(folder: Path, asked: TrainSettings, given: Mapping[str, Any]) -> Path | None:
-    """Make the run folder, write the configuration into it, and say which checkpoint the run goes on from."""
+    """Write the configuration into the run folder, and say which checkpoint the run goes on from."""
     from quantattn.learn.folder import claim, redact, write_text
 
     resume = claim(folder, asked.ckpt_path)
@@ -105,6 +114,8 @@ def _train(
     prepared = prepare(asked, parts["splits"])
     for line in show.data_lines(prepared):
         console.print(line)
+    encoder = asked.model.encoder(prepared.codes, prepared.values, asked.attention.backend)
+    exactness = certify(encoder, asked.trainer)
     described = {name: str(value) for name, value in leaves(given) if not name.startswith(("paths", "hydra"))}
     wanted = RunSettings(
         title=asked.title,
@@ -116,8 +127,8 @@ def _train(
         test=asked.test,
         described=described,
         card={"data": given["data"], "labels": given["labels"], "classes": list(prepared.classes)},
+        exactness=exactness,
     )
-    encoder = asked.model.encoder(prepared.codes, prepared.values, asked.attention.backend)
     with show.progress(console) as watch:
         outcome = run_training(
             folder,
@@ -143,8 +154,6 @@ def _train(
     if outcome.table is not None:
         show.closing(console, outcome.table)
         console.print(f"report {folder / 'report.html'}")
-    elif "test/loss" in outcome.figures:
-        console.print(f"test loss {outcome.figures['test/loss']:.4f}")
     console.print(f"model  {folder / 'model'}")
     optimized(asked.optimized_metric, outcome.figures)
     return DONE

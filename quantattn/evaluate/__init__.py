@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from quantattn.evaluate.certificate import render_certificate, write_certificate
     from quantattn.evaluate.drawing import Figure
     from quantattn.evaluate.figures import classification_figures, regression_figures
+    from quantattn.evaluate.likelihood import likelihood_figures, likelihood_table
     from quantattn.evaluate.report import Check, ReportData, render_report, verdict, write_report
 
 _DRAWN = {
@@ -26,6 +27,8 @@ _DRAWN = {
     "classification_figures": "figures",
     "render_certificate": "certificate",
     "write_certificate": "certificate",
+    "likelihood_figures": "likelihood",
+    "likelihood_table": "likelihood",
     "regression_figures": "figures",
     "Check": "report",
     "ReportData": "report",
@@ -52,6 +55,8 @@ __all__ = [
     "classification_metrics",
     "closing_table",
     "confusion_matrix",
+    "likelihood_figures",
+    "likelihood_table",
     "regression_figures",
     "regression_metrics",
     "regression_table",

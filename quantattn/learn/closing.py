@@ -12,6 +12,7 @@ from torch import Tensor
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import (
     Check,
+    Figure,
     ReportData,
     Table,
     baseline_probabilities,
@@ -24,16 +25,28 @@ from quantattn.evaluate import (
 )
 
 Curves = Mapping[str, tuple[list[float], list[float]]]
+VERDICTS = {"passed": True, "failed": False, "not run": None}
+"""Verdict of a check of the audit → what the report shows."""
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """What was found of the attention that a run uses: whether it passed, one sentence, and the whole certificate."""
+
+    passed: bool
+    sentence: str
+    document: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Story:
-    """What a report says beside its figures: title, question, settings, hashes, caveats and when."""
+    """What a report says beside its figures: title, question, settings, hashes, exactness, caveats and when."""
 
     title: str
     question: str
     settings: Mapping[str, str]
     hashes: Mapping[str, str]
+    exactness: Exactness | None = None
     caveats: tuple[str, ...] = ()
     created: str | None = None
 
@@ -47,7 +60,7 @@ def close(
     blocks = choose_blocks(as_of, entity)
     train, test = (dict(prepared.baselines[part]) for part in ("train", "test"))
     y_train = prepared.train.decisions.targets[target]
-    learning = {name: curves[f"{name}/loss"] for name in ("train", "valid") if f"{name}/loss" in curves}
+    learning = learning_curves(curves)
     if prepared.classes:
         prob = scores["prob"].numpy()
         inputs = ("persistence", "imbalance", "features")
@@ -63,7 +76,21 @@ def close(
         forecasts = baseline_values(train["last_value"], y_train, test["last_value"])
         table = regression_table(y, as_of, blocks, value, forecasts, seed=seed)
         figures = regression_figures(y, value, as_of, forecasts[table.best_baseline], table, learning)
-    data = ReportData(
+    return table, report(prepared, story, table, figures, caveats(table, int(as_of.max() - as_of.min())))
+
+
+def learning_curves(curves: Curves) -> dict[str, tuple[list[float], list[float]]]:
+    """The losses among the figures of a history, by part."""
+    return {name: curves[f"{name}/loss"] for name in ("train", "valid") if f"{name}/loss" in curves}
+
+
+def report(
+    prepared: Prepared, story: Story, table: Table, figures: tuple[Figure, ...], limits: tuple[str, ...]
+) -> ReportData:
+    """A closing table with everything that stands behind it; `limits` are what it cannot show."""
+    exactness = story.exactness
+    certificate = None if exactness is None else Check("attention is exact", exactness.passed, exactness.sentence)
+    return ReportData(
         title=story.title,
         question=story.question,
         table=table,
@@ -74,15 +101,15 @@ def close(
         },
         dropped=prepared.dropped,
         checks=tuple(
-            Check(c.name, c.verdict != "failed", f"{c.verdict}; {c.sentence or f'{c.looked_at:,} looked at'}")
+            Check(c.name, VERDICTS[c.verdict], c.sentence or f"{c.looked_at:,} looked at")
             for c in prepared.audit.checks
         ),
+        certificate=certificate,
         settings=story.settings,
         hashes={**prepared.hashes, **story.hashes},
-        caveats=(*story.caveats, *caveats(table)),
+        caveats=(*story.caveats, *limits),
         created=story.created,
     )
-    return table, data
 
 
 def parts(prepared: Prepared) -> dict[str, Any]:
@@ -90,17 +117,26 @@ def parts(prepared: Prepared) -> dict[str, Any]:
     return {"train": prepared.train, "valid": prepared.valid, "test": prepared.test}
 
 
-def caveats(table: Table) -> tuple[str, ...]:
-    """What the size of the test set forbids to conclude."""
+def caveats(table: Table, nanoseconds: int) -> tuple[str, ...]:
+    """What the size of the test set, and the time from its first decision to its last, forbid to conclude."""
     said = []
-    if table.block_kind == "time" and table.row(table.model.method).figures:
+    if table.block_kind == "time":
         said.append(
-            f"The test decisions lie in {table.blocks} stretches of a few days; how the model does in another month or "
-            "market cannot be seen from them."
+            f"The test decisions span {span(nanoseconds)}, in {table.blocks} stretches for the intervals; how the "
+            "model does in another month or market cannot be seen from them."
         )
     if table.decisions < 1000:
         said.append(f"{table.decisions:,} test decisions are few: small differences cannot be told from chance.")
     return tuple(said)
+
+
+def span(nanoseconds: int) -> str:
+    """A length of time in words."""
+    seconds = nanoseconds / 1e9
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 def figures_of(table: Table) -> dict[str, float]:

@@ -9,6 +9,7 @@ from lightning.pytorch import LightningDataModule
 
 from quantattn.batch import PackedBatch
 from quantattn.data.pack import SequenceSet, plan
+from quantattn.nn import check_decisions
 
 
 class PlannedLoader:
@@ -83,6 +84,14 @@ class PreparedData(LightningDataModule):
             train, max_tokens, seed=seed, shuffle=True, total=batches
         )
         self._valid: Callable[[], PlannedLoader] = lambda: PlannedLoader(valid, max_tokens, seed=seed, shuffle=False)
+
+    def on_before_batch_transfer(self, batch: PackedBatch, dataloader_idx: int) -> PackedBatch:
+        """Refuse a batch, while it is still on the CPU, in which a decision would see its own future."""
+        assert self.trainer is not None
+        model: Any = self.trainer.lightning_module.model
+        if model.decision_heads():
+            check_decisions(batch, model.encoder.config)
+        return batch
 
     def train_dataloader(self) -> PlannedLoader:
         """All batches of the run, in order, over as many epochs as it takes."""

@@ -21,6 +21,16 @@ from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.history import History
 from quantattn.learn.module import Training
 
+PRECISIONS = {
+    "32-true": torch.float32,
+    "bf16-mixed": torch.bfloat16,
+    "bf16-true": torch.bfloat16,
+    "16-mixed": torch.float16,
+    "16-true": torch.float16,
+    "64-true": torch.float64,
+}
+"""Precision, as Lightning spells it → dtype in which attention is computed."""
+
 
 @dataclass(frozen=True)
 class TrainerSettings:
@@ -30,7 +40,7 @@ class TrainerSettings:
         accelerator: "cpu" or "gpu".
         devices: how many of them.
         strategy: "single"; the others are named by `conf/trainer` and refused here.
-        precision: as Lightning spells it, "32-true" or "bf16-mixed" among others.
+        precision: a key of `PRECISIONS`.
         deterministic: refuse operations whose result differs from run to run.
         max_steps: optimizer steps; None leaves it to max_epochs.
         max_epochs: passes over the training set; None leaves it to max_steps. The smaller of the two wins.
@@ -79,6 +89,13 @@ class TrainerSettings:
         for name in ("checkpoint_every", "gradient_clip"):
             if getattr(self, name) < 0:
                 raise ValueError(f"trainer.{name} must be 0 or more, got {getattr(self, name)}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+
+    @property
+    def attention_dtype(self) -> torch.dtype:
+        """The dtype in which attention is computed in training."""
+        return PRECISIONS[self.precision]
 
 
 @dataclass(frozen=True)

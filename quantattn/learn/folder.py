@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -100,13 +102,40 @@ def commit() -> str:
     return (head + ("+changes" if changed else "")) or "unknown"
 
 
+@contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Make `folder`, for this process alone until the end of the block, when it goes again if it is still empty.
+
+    Half-written files of a run that was killed here are removed.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{folder} is in use by a run that has not ended; name another folder") from None
+        for left in [*folder.glob(".*.[0-9]*"), *folder.glob("checkpoints/.*.[0-9]*")]:
+            left.unlink()
+        yield
+    finally:
+        os.close(held)
+        for path in made:
+            if any(path.iterdir()):
+                break
+            path.rmdir()
+
+
 def claim(folder: Path, ckpt_path: str | None) -> Path | None:
-    """Make `folder` ready for a run and return the checkpoint that the run goes on from, if any.
+    """The checkpoint that a run in `folder` goes on from, if any; nothing is written.
 
     Raises:
         ValueError: the folder holds another run already, or the checkpoint asked for does not exist.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     standing = resume_point(folder)
     if ckpt_path == "auto":
         return standing

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from quantattn.data.pack import SequenceSet, plan
-from quantattn.nn import Model
+from quantattn.nn import Model, check_decisions
 
 
 def predict(
@@ -32,6 +32,7 @@ def predict(
             batch = sequences.pack(indices)
             if not len(batch.keys):
                 continue
+            check_decisions(batch, model.encoder.config)
             seen[batch.keys] += 1
             for name, rows in model.score(batch.to(device)).items():
                 if name not in found:

@@ -16,14 +16,19 @@ from lightning.pytorch.loggers import Logger
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import Table, write_report
 from quantattn.learn.checkpoint import read_checkpoint
-from quantattn.learn.closing import Story, close, figures_of
-from quantattn.learn.datamodule import PlannedLoader, PreparedData, epoch_batches
+from quantattn.learn.closing import Exactness, Story, close, figures_of
+from quantattn.learn.datamodule import PreparedData, epoch_batches
 from quantattn.learn.fit import Fitted, Progress, TrainerSettings, fit
 from quantattn.learn.folder import commit, environment, write_json
 from quantattn.learn.history import curves
 from quantattn.learn.module import OptimizerFactory, Schedule, Training
 from quantattn.learn.predict import predict
+from quantattn.learn.pretraining import close_pretraining
 from quantattn.nn import Encoder, EncoderConfig, Model, Objective, Regression, save_pretrained
+
+
+class ExactnessError(RuntimeError):
+    """The attention that a run would use fails its certificate."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class RunSettings:
         test: whether to look at the test rows.
         described: name → value, for the report.
         card: plain values to keep in the model's folder, so that scoring can prepare data the same way.
+        exactness: what was found of the attention that the run uses; None when nobody looked.
     """
 
     title: str
@@ -51,6 +57,7 @@ class RunSettings:
     test: bool
     described: Mapping[str, str]
     card: Mapping[str, Any]
+    exactness: Exactness | None = None
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,15 @@ def run(
 
     Raises:
         LeakError: the audit of the data failed.
+        ExactnessError: the attention that the run would use is not exact.
         LossError: the loss became NaN or infinite.
         ValueError: settings that do not fit the data, named in the sentence.
     """
     prepared.audit.require()
+    if settings.exactness is not None:
+        write_json(folder / "certificate.json", settings.exactness.document)
+        if not settings.exactness.passed:
+            raise ExactnessError(settings.exactness.sentence)
     if isinstance(objective, Regression):
         objective = standardised(objective, prepared)
     torch.manual_seed(settings.seed)
@@ -129,23 +141,26 @@ def run(
 
 def evaluate(
     folder: Path, prepared: Prepared, module: Training, settings: RunSettings
-) -> tuple[Table | None, dict[str, float]]:
-    """The closing table and figures on the test rows, with the report written; for pretraining the test loss alone."""
+) -> tuple[Table, dict[str, float]]:
+    """The closing table and figures on the test rows, with the report written."""
     device = "cuda" if settings.trainer.accelerator == "gpu" else "cpu"
     half = torch.bfloat16 if settings.trainer.precision.startswith("bf16") else None
-    heads = module.model.decision_heads()
-    if not heads:
-        return None, {"test/loss": mean_loss(module, prepared, settings, device)}
-    scores = predict(module.model, prepared.test, settings.max_tokens, device=device, autocast=half)
     story = Story(
         settings.title,
         settings.question,
         settings.described,
         {"commit": commit()},
+        settings.exactness,
         created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     learning = curves(folder / "metrics.csv")
-    table, report = close(prepared, next(iter(heads)), scores, learning, story, seed=settings.seed)
+    heads = module.model.decision_heads()
+    if heads:
+        scores = predict(module.model, prepared.test, settings.max_tokens, device=device, autocast=half)
+        table, report = close(prepared, next(iter(heads)), scores, learning, story, seed=settings.seed)
+    else:
+        model = module.model.to(device).eval()
+        table, report = close_pretraining(prepared, model, module.objective, learning, story, seed=settings.seed)
     write_report(folder / "report.html", report)
     return table, figures_of(table)
 
@@ -211,16 +226,3 @@ def described_data(prepared: Prepared) -> dict[str, Any]:
         "hashes": dict(prepared.hashes),
         "audit": prepared.audit.as_dict(),
     }
-
-
-def mean_loss(module: Training, prepared: Prepared, settings: RunSettings, device: str) -> float:
-    """The objective's loss over the test sequences, in its own unit."""
-    module = module.to(device).eval()
-    loader = PlannedLoader(prepared.test, settings.max_tokens, seed=settings.seed, shuffle=False)
-    total, count = 0.0, 0
-    with torch.no_grad():
-        for number, batch in enumerate(loader):
-            scored = module.objective(module.model, batch.to(device), step=-1 - number)
-            terms = int(scored.logs["count"])
-            total, count = total + float(scored.loss) * terms, count + terms
-    return total / max(count, 1)

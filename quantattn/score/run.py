@@ -13,7 +13,7 @@ from arro3.core import Array, DataType
 from torch import Tensor
 
 from quantattn.data.pack import plan as batches_of
-from quantattn.nn import Model
+from quantattn.nn import Model, check_decisions
 from quantattn.score.plan import Plan, Shard, Work
 from quantattn.score.sink import DeltaSink
 
@@ -68,7 +68,8 @@ def score(
         Whether every shard is in the table: False when `stop` said so.
 
     Raises:
-        ValueError: `out` holds scores of another plan, or the model gives a score that is not finite.
+        ValueError: `out` holds scores of another plan, a decision could see its own future, or the model gives a score
+            that is not finite.
     """
     sink, began = DeltaSink(out, plan.sha), time.monotonic()
     model = model.to(device).eval()
@@ -102,6 +103,7 @@ def score_shard(
             batch = work.sequences.pack(indices + shard.first)
             if not len(batch.keys):
                 continue
+            check_decisions(batch, model.encoder.config)
             places = batch.keys - begin
             seen[places] += 1
             for name, rows in model.score(batch.to(device)).items():

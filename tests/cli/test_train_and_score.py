@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,8 +16,11 @@ import polars as pl
 import pytest
 
 from quantattn import load_model
-from quantattn.cli import main
+from quantattn.attention.certificate import Certificate, Finding
+from quantattn.cli import certify, main
+from quantattn.cli import train as train_command
 from quantattn.learn.checkpoint import read_checkpoint
+from quantattn.learn.folder import holding
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -49,6 +53,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_folder_holds_everything_that_is_needed_to_trace_a_number(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert names == {
+        "certificate.json",
         "checkpoints",
         "config.yaml",
         "data.json",
@@ -68,7 +73,17 @@ def test_a_run_folder_holds_everything_that_is_needed_to_trace_a_number(finished
     with (finished / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows if row["metric"] == "train/loss"] == [1, 2, 3, 4, 5, 6]
+    certificate = json.loads((finished / "certificate.json").read_text())
+    assert certificate["ok"]
+    assert {f["backend"] for f in certificate["findings"]} == {"sdpa"}
+    assert {f["dtype"] for f in certificate["findings"]} == {"float32"}
     page = (finished / "report.html").read_text()
+    assert "sdpa in float32 is within" in page
+    checks = page.split("<h2>Checks</h2>")[1].split("</ul>")[0]
+    idle = [check for check in data["audit"]["checks"] if check["verdict"] == "not run"]
+    assert idle
+    assert checks.count("<span>not run</span>") == len(idle)
+    assert checks.count("<span>passed</span>") == len(data["audit"]["checks"]) - len(idle) + 1
     assert "<svg" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
 
@@ -152,10 +167,96 @@ def test_a_multirun_makes_one_folder_a_job(tmp_path: Path, monkeypatch: pytest.M
     assert seeds == ["0", "1"]
 
 
-def test_pretraining_by_masked_events_leaves_a_model_and_a_test_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_refused_multirun_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [*SMALL, "objective=masked_events", "model.causal=false", "data.prepare.layout=windows"]
-    assert call(monkeypatch, "train", *arguments, "trainer.max_steps=2", f"paths.output_dir={tmp_path / 'run'}") == 0
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["figures"]["test/loss"] > 0
-    assert load_model(tmp_path / "run" / "model").decision_heads() == {}
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "train", *SMALL, "-m", "seed=-1,-2") == 2
+    assert "seed must be a whole number from 0" in capsys.readouterr().err
+    assert call(monkeypatch, "train", *SMALL, "ckpt_path=nowhere.ckpt") == 1
+    assert "there is no such checkpoint" in capsys.readouterr().err
+    assert call(monkeypatch, "train", *SMALL, "-m", "seed=1,2", "trainer.max_stepz=1") == 2
+    assert "did you mean 'trainer.max_steps'?" in capsys.readouterr().err
+    assert call(monkeypatch, "bench", "bench=nothing") == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_attention_that_fails_its_certificate_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = Finding("sdpa", "random", "float32", "forward", 1.0, 1e-6, 2e-6, "fail")
+    monkeypatch.setattr(certify, "_validated", lambda *asked: Certificate("cpu", {}, (wrong,)))
+    run = tmp_path / "run"
+    assert call(monkeypatch, "train", *SMALL, f"paths.output_dir={run}") == 1
+    said = capsys.readouterr().err
+    assert "Not certified: 1 of 1 checks failed" in said
+    assert said.count("\n") == 1
+    assert not json.loads((run / "certificate.json").read_text())["ok"]
+    assert not (run / "model").exists()
+
+
+def test_two_runs_never_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    with holding(run):
+        assert call(monkeypatch, "train", *SMALL, f"paths.output_dir={run}") == 1
+        assert "is in use by a run that has not ended" in capsys.readouterr().err
+        assert not list(run.iterdir())
+    assert not run.exists()
+
+
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("checkpoints/.last.ckpt.123", ".config.yaml.9", "metrics.csv"):
+        (tmp_path / name).touch()
+    with holding(tmp_path):
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ["checkpoints", "metrics.csv"]
+
+
+PRETRAINING = {
+    "masked_events": ["model.causal=false"],
+    "next_event": ["model.causal=true"],
+}
+
+
+@pytest.mark.parametrize("objective", PRETRAINING)
+def test_pretraining_on_a_market_ends_with_a_report_beside_what_frequencies_give(
+    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    given = [*SMALL, f"objective={objective}", "labels=none", "data.prepare.layout=windows", *PRETRAINING[objective]]
+    assert call(monkeypatch, "train", *given, "trainer.max_steps=2", f"paths.output_dir={run}") == 0
+    model = load_model(run / "model")
+    assert model.decision_heads() == {}
+    table = json.loads((run / "metrics.json").read_text())["table"]
+    losses = {row["method"]: row["figures"]["log_loss"]["value"] for row in table["rows"]}
+    assert list(losses) == ["encoder", "unigram", "uniform"]
+    fields = model.head_configs["events"].fields  # type: ignore[union-attr]
+    expected = sum(math.log(model.encoder.config.codes[name]) for name in fields) / len(fields)
+    assert losses["uniform"] == pytest.approx(expected, rel=1e-5)
+    assert losses["unigram"] < losses["encoder"] < losses["uniform"] * 1.01, "two steps teach next to nothing"
+    assert "Closing table" in (run / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["model.causal=false"], "a bidirectional encoder would see what follows"),
+        (["labels=none"], "labels=none goes with objectives that predict the data"),
+        (["objective=next_event", "labels=none"], "use data.prepare.layout=windows"),
+        (["objective=next_event", "model.causal=false"], "objective=next_event needs model.causal=true"),
+        (["attention.backend=triton", "trainer.precision=64-true"], "attention.backend 'triton' cannot run this"),
+    ],
+)
+def test_goals_that_do_not_go_with_the_data_are_refused_before_any_are_read(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(train_command, "prepare", lambda *given: pytest.fail("data were read"))
+    assert call(monkeypatch, "train", *SMALL, *arguments, f"paths.output_dir={tmp_path / 'run'}") == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

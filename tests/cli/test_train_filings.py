@@ -92,7 +92,7 @@ def test_masked_language_needs_no_prices(
     run = tmp_path / "run"
     given = ["objective=masked_language", "labels=none", f"paths.output_dir={run}"]
     assert call(monkeypatch, *settings(folders), *given) == 0
-    assert 0 < json.loads((run / "metrics.json").read_text())["figures"]["test/loss"] < np.log(300)
+    assert 0 < json.loads((run / "metrics.json").read_text())["figures"]["test/log_loss"] < np.log(300)
 
 
 def test_labels_without_prices_are_refused(

@@ -22,7 +22,6 @@ GROUPS += ("experiment", "paths", "hydra")
 OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
 NEEDS = {
     ("labels", "volatility"): "filings",
-    ("labels", "none"): "filings",
     ("objective", "regression"): "filings",
     ("objective", "masked_language"): "filings",
 }
@@ -43,8 +42,10 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
         found.append(f"data.path={tmp_path}")
     if experiment == "filings":
         found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]
-    if (group, option) == ("objective", "next_event"):
-        found.append("model.causal=true")
+    if option in ("masked_events", "next_event"):
+        found += ["labels=none", "data.prepare.layout=windows"]
+    if (group, option) == ("labels", "none"):
+        found += ["objective=next_event", "data.prepare.layout=windows"]
     return found
 
 
@@ -104,6 +105,7 @@ WRONG = [
     (["optimizer.lr=-1"], "optimizer: Invalid learning rate: -1"),
     (["+optimizer.learning_rate=1"], "unknown setting optimizer.learning_rate"),
     (["trainer.max_steps=many"], "trainer.max_steps must be"),
+    (["seed=-1"], "seed must be a whole number from 0 to 2^63 - 1, got -1"),
     (["seed=1.5"], "seed must be a whole number, got 1.5"),
     (["model.n_heads=3"], "width must be a multiple of 2 · n_heads"),
     (["splits.test=1.5"], "splits: "),

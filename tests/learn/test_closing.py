@@ -1,0 +1,98 @@
+"""What a report says beside its figures, and what pretraining is compared with."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from toy import sequences
+
+from quantattn.data.pack import Decisions, SequenceSet
+from quantattn.evaluate import Blocks, likelihood_table
+from quantattn.learn.closing import VERDICTS, caveats, span
+from quantattn.learn.datamodule import PreparedData
+from quantattn.learn.fit import TrainerSettings, fit
+from quantattn.learn.module import Schedule, Training
+from quantattn.learn.predict import predict
+from quantattn.learn.pretraining import losses_of, without_context
+from quantattn.nn import Encoder, MaskedEvents, Model, NextEvent, Outcome
+
+
+def test_a_check_that_was_not_run_has_not_passed() -> None:
+    assert VERDICTS == {"passed": True, "failed": False, "not run": None}
+
+
+def test_a_test_within_one_day_is_not_said_to_last_for_days() -> None:
+    table = SimpleNamespace(block_kind="time", blocks=40, decisions=5000)
+    (said,) = caveats(table, 7_200 * 10**9)  # type: ignore[arg-type]
+    assert "span 2 hours" in said
+    assert [span(s * 10**9) for s in (50, 600, 86_400, 10 * 86_400)] == [
+        "50 seconds",
+        "10 minutes",
+        "24 hours",
+        "10 days",
+    ]
+
+
+def pretrained(objective: MaskedEvents | NextEvent) -> Model:
+    torch.manual_seed(0)
+    small = {"n_layers": 1, "width": 8, "n_heads": 2, "hidden": 8}
+    encoder = Encoder("tiny", codes={"code": 6}, values=("size_value",), causal=True, **small)
+    return Model(encoder, objective.heads(encoder.config, ()))
+
+
+@pytest.mark.parametrize("objective", [NextEvent(), MaskedEvents(1.0)])
+def test_baselines_of_pretraining_are_the_cross_entropy_of_frequencies(objective: MaskedEvents | NextEvent) -> None:
+    """By hand: next event, tokens 2 … N of each sequence; masked at rate 1, all of them."""
+    train, test, model = sequences(12), sequences(6, seed=1), pretrained(objective)
+    models = {"unigram": without_context(model, train), "uniform": without_context(model)}
+    losses, counts = losses_of(models, test, objective)
+    code = np.asarray(test.table.fields["code"]).reshape(6, 5)
+    targets = code[:, 1:] if isinstance(objective, NextEvent) else code
+    shares = np.bincount(np.asarray(train.table.fields["code"]), minlength=6) + 1
+    expected = -np.log(shares / shares.sum())[targets].sum(axis=1)
+    assert counts.tolist() == [targets.shape[1]] * 6
+    np.testing.assert_allclose(losses["unigram"].numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(losses["uniform"].numpy(), math.log(6) * targets.shape[1], rtol=1e-5)
+
+
+def test_frequencies_are_those_of_training_rows_alone_each_counted_once() -> None:
+    """The table holds the test rows too, and overlapping sequences hold a row several times."""
+    whole = sequences(4)
+    train = SequenceSet(whole.table, Decisions(np.arange(5)), 5, "each")
+    (head,) = without_context(pretrained(NextEvent()), train).heads.values()
+    counts = np.bincount(np.asarray(whole.table.fields["code"])[:5], minlength=6) + 1
+    np.testing.assert_allclose(head.project.bias.detach().exp().numpy(), counts / counts.sum(), rtol=1e-5)  # type: ignore[union-attr]
+
+
+def test_the_table_of_likelihoods_averages_over_targets_not_over_sequences() -> None:
+    blocks = Blocks(np.asarray([0, 1, 1]), "entity", 2)
+    table = likelihood_table({"encoder": [1.0, 4.0, 1.0], "unigram": [2.0, 8.0, 2.0]}, [1, 4, 1], blocks)
+    assert [row.figures["log_loss"].value for row in table.rows] == [1.0, 2.0]
+    assert (table.skill.value, table.skill.low, table.skill.high) == (0.5, 0.5, 0.5)
+    assert table.decisions == 6
+    with pytest.raises(ValueError, match="expected targets"):
+        likelihood_table({"encoder": [0.0], "unigram": [0.0]}, [0], Blocks(np.asarray([0]), "time", 1))
+
+
+def test_a_decision_that_would_see_its_future_stops_training_and_prediction_before_the_first_step(
+    tmp_path: Path,
+) -> None:
+    table = sequences(8).table
+    inside = SequenceSet(table, Decisions(np.arange(8) * 5 + 2, {"label": np.zeros(8, np.int64)}), 5, "document")
+    small = {"n_layers": 1, "width": 8, "n_heads": 2, "hidden": 8}
+    encoder = Encoder("tiny", codes={"code": 6}, values=("size_value",), causal=False, **small)
+    model = Model(encoder, Outcome().heads(encoder.config, ("even", "odd")))
+    with pytest.raises(ValueError, match="2 tokens of its sequence after it"):
+        predict(model, inside, 20)
+    optimizer = functools.partial(torch.optim.AdamW, lr=0.01)
+    module = Training(model, Outcome(), optimizer=optimizer, schedule=Schedule(2))
+    data = PreparedData(inside, inside, max_tokens=20, seed=1, batches=2)
+    with pytest.raises(ValueError, match="2 tokens of its sequence after it"):
+        fit(module, data, tmp_path, TrainerSettings(max_steps=2), total_steps=2)
+    assert not (tmp_path / "checkpoints").exists()
