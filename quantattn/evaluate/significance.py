@@ -42,6 +42,13 @@ class Blocks:
     kind: BlockKind
     count: int
 
+    def __post_init__(self) -> None:
+        wrong = np.flatnonzero((self.ids < 0) | (self.ids >= self.count))
+        if wrong.size:
+            raise ValueError(
+                f"blocks are numbered 0 … {self.count - 1}, but decision {wrong[0]} is in block {self.ids[wrong[0]]}"
+            )
+
     def of(self, kept: NDArray[np.bool_]) -> Blocks:
         """The blocks of the rows where `kept`, renumbered without the ones that became empty."""
         names, ids = np.unique(self.ids[kept], return_inverse=True)
@@ -152,6 +159,7 @@ def bootstrap_interval(
         raise ValueError(f"values must be (Q,) = {blocks.ids.shape} and not empty, got {array.shape}")
     if not np.isfinite(array).all():
         raise ValueError(f"values[{int(np.argmin(np.isfinite(array)))}] is not finite")
+    blocks = blocks.of(np.ones(array.size, np.bool_))
     sums = np.column_stack(
         [np.bincount(blocks.ids, minlength=blocks.count), np.bincount(blocks.ids, array, minlength=blocks.count)]
     ).astype(np.float64)

@@ -79,6 +79,17 @@ def test_no_interval_where_there_is_none() -> None:
         bootstrap_interval([1.0, np.inf], Blocks(np.arange(2), "time", 2))
 
 
+def test_blocks_without_a_decision_are_not_drawn() -> None:
+    values, ids = simulate(0)
+    gaps = bootstrap_interval(values, Blocks(3 * ids, "day", 100))
+    assert gaps == bootstrap_interval(values, Blocks(ids, "day", 25))
+    assert gaps.low is not None
+    with pytest.raises(ValueError, match=r"blocks are numbered 0 … 24, but decision 0 is in block -1"):
+        Blocks(ids - 1, "day", 25)
+    with pytest.raises(ValueError, match=r"blocks are numbered 0 … 23, but decision \d+ is in block 24"):
+        Blocks(ids, "day", 24)
+
+
 def test_blocks_are_days_else_entities_else_stretches() -> None:
     start = 1_700_000_000 * 10**9 // DAY * DAY
     many_days = start + np.arange(1000) * DAY // 50
