@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_BEYOND = 1 << 30
+"""A bound of this many keys or more is none: offsets are int32, and sums of bounds and places must stay so."""
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -22,30 +25,38 @@ class Mask:
         causal: no key after the query's own place; the same as right = 0.
         window: (left, right), how many keys before and after its own place a query may see; None is unbounded.
 
-    Masks combine: `a & b` sees what both see, `a | b` what either sees. Raises ValueError for negative bounds.
+    Masks combine: `a & b` sees what both see, `a | b` what either sees.
+
+    Raises:
+        ValueError: a window that is not a pair, or has a negative bound.
+        TypeError: a causal that is not a bool.
     """
 
     causal: bool = False
     window: tuple[int | None, int | None] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.causal, bool):
+            raise TypeError(f"causal must be True or False, got {self.causal!r}")
         if self.window is None:
             return
-        if len(self.window) != 2 or any(type(bound) not in (int, type(None)) for bound in self.window):
+        pair = isinstance(self.window, (tuple, list)) and len(self.window) == 2
+        if not pair or any(type(bound) not in (int, type(None)) for bound in self.window):
             raise ValueError(f"window must be (left, right) of ints or None, got {self.window!r}")
+        object.__setattr__(self, "window", tuple(self.window))
         if any(w is not None and w < 0 for w in self.window):
             raise ValueError(f"window bounds count keys and must be ≥ 0, got {self.window!r}")
 
     @property
     def left(self) -> int | None:
         """How many keys before its own place a query may see; None is all."""
-        return self.window[0] if self.window else None
+        return _reach(self.window[0]) if self.window else None
 
     @property
     def right(self) -> int | None:
         """How many keys after its own place a query may see; None is all."""
         right = self.window[1] if self.window else None
-        return 0 if self.causal else right
+        return 0 if self.causal else _reach(right)
 
     def visible(self, n_q: int, n_k: int, device: torch.device | str = "cpu") -> Tensor:
         """(Nq, Nk) bool, the mask written out; for specifications and tests only."""
@@ -70,6 +81,10 @@ class Mask:
 
     def __or__(self, other: Mask) -> Mask:
         return _from_bounds(_most(self.left, other.left), _most(self.right, other.right))
+
+
+def _reach(bound: int | None) -> int | None:
+    return bound if bound is not None and bound < _BEYOND else None
 
 
 def _least(a: int | None, b: int | None) -> int | None:

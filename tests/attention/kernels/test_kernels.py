@@ -175,6 +175,20 @@ def test_offsets_do_not_wrap_at_two_to_the_31(dtype, device):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+def test_offsets_may_be_views(device):
+    p = random_problem(15, *LENGTHS, mask=Mask(causal=True), device=device)
+    spread = [torch.stack([cu, cu + 1000], dim=1)[:, 0] for cu in (p.cu_seqlens, p.cu_seqlens_k)]
+    before, after = run(kernels, p), run(kernels, replace(p, cu_seqlens=spread[0], cu_seqlens_k=spread[1]))
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("bound", [2**31 - 1, 2**62])
+def test_a_window_wider_than_any_sequence_is_none(bound, device):
+    p = random_problem(16, (20, 3), (9, 40), heads=1, device=device)
+    before, after = run(kernels, p), run(kernels, replace(p, mask=Mask(window=(bound, bound))))
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
 @pytest.mark.parametrize("mask", [Mask(causal=True), Mask(window=(3, 2))], ids=str)
 @pytest.mark.parametrize("planted", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_reaches_only_those_who_see_it(mask, planted, device):
