@@ -40,7 +40,7 @@ def choose_backend(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None,
     mask = mask or Mask()
     why_not_triton = _why_not_triton(q, bias) if q.is_cuda else "q is not on a CUDA device"
     if why_not_triton is None:
-        return Choice("triton", f"CUDA device, {_name(q)}, head size {q.shape[-1]} ≤ 256")
+        return Choice("triton", f"CUDA device, {_name(q)}, head size up to 256")  # sizes may be symbols here
     why_not_sdpa = _why_not_sdpa(q, mask, bias)
     if why_not_sdpa is None:
         return Choice("sdpa", f"{why_not_triton}; torch's CPU kernel takes {_name(q)} with this mask")
@@ -72,7 +72,7 @@ def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
         return "the Triton interpreter computes bfloat16 wrongly; use float16 or float32 there"
     if q.shape[-1] > 256:
         return f"its kernels take head sizes up to 256, got {q.shape[-1]}"
-    if bias is not None and bias.requires_grad:
+    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return "its kernels give no gradient of bias"
     return None
 

@@ -15,8 +15,37 @@ import torch
 from torch import Tensor
 
 from quantattn.attention.mask import Mask
+from quantattn.attention.seen import as_given
 
 _PROBLEM = "Tensor? cu_q, Tensor? cu_k, Tensor? bias, float scale, int? left, int? right"
+
+
+def check_values(q_rows: int, k_rows: int, cu_q: Tensor, cu_k: Tensor, bias: Tensor | None) -> None:
+    """Raise ValueError unless the offsets describe these rows and a bias is as long as the longest sequence.
+
+    Called where a computation begins and not where it is asked for, because a traced graph has no values to read.
+    Offsets on a device are believed: the host would have to wait for them. It does wait when a bias has one entry a
+    place, for a short one would be read beyond its end.
+    """
+    for name, cu, rows in (("cu_seqlens", cu_q, q_rows), ("cu_seqlens_k", cu_k, k_rows)):
+        if cu.device.type == "cpu" and (int(cu[0]) != 0 or int(cu[-1]) != rows or bool((cu.diff() < 0).any())):
+            raise ValueError(f"{name} must rise from 0 to the {rows} rows it describes, got {cu.tolist()[:8]}")
+    places = () if bias is None else tuple(bias.shape[-2:])
+    if all(size == 1 for size in places):
+        return
+    longest = [int(cu.diff().max()) if cu.shape[0] > 1 else 0 for cu in (cu_q, cu_k)]
+    if any(have not in (1, want) for have, want in zip(reversed(places), reversed(longest), strict=False)):
+        raise ValueError(f"axes {places} of bias do not broadcast to the longest sequences (Nq, Nk) = {longest}")
+
+
+def positive_scale(q: Tensor, scale: float) -> tuple[Tensor, float]:
+    """(q', scale') with scale' > 0 and q'·scale' = q·scale to the bit.
+
+    For implementations that mask a score, or take the maximum, before they multiply.
+    """
+    if scale > 0:
+        return q, scale
+    return (-q, -scale) if scale < 0 else (q * 0, 1.0)
 
 
 def _kernels() -> Any:
@@ -36,6 +65,8 @@ def attention_op(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out = softmax(q kᵀ · scale + bias) v over the visible keys of each sequence, and its lse."""
     launch = _kernels()
+    if cu_q is not None and cu_k is not None:
+        check_values(q.shape[1], k.shape[1], cu_q, cu_k, bias)
     out, lse = _forward_shapes(q, k, v, cu_q, cu_k, bias, scale, left, right)
     launch.launch_forward(q, k, v, out, lse, launch.Problem(scale, left, right, cu_q, cu_k, bias))
     return out, lse
@@ -129,8 +160,10 @@ def packed_attention_op(
     scale: float, left: int | None, right: int | None, backend: str, block_q: int, block_k: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out = softmax(q kᵀ · scale + bias) v over the visible keys of each sequence, and its lse, on any device."""
+    check_values(q.shape[0], k.shape[0], cu_q, cu_k, bias)
     tiling = _tiling(cu_q, cu_k, scale, left, right, block_q, block_k)
-    out, lse = _plain(backend).forward(q, k, v, bias, tiling)
+    with as_given(q.device):
+        out, lse = _plain(backend).forward(q, k, v, bias, tiling)
     return out, lse
 
 
@@ -153,7 +186,8 @@ def packed_attention_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv and, when it is wanted, dbias (else an empty tensor), from the gradients of out and of lse."""
     tiling = _tiling(cu_q, cu_k, scale, left, right, block_q, block_k)
-    dq, dk, dv, dbias = _plain(backend).backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias)
+    with as_given(q.device):
+        dq, dk, dv, dbias = _plain(backend).backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias)
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias
 
 

@@ -8,6 +8,8 @@ returns the logsumexp. What it does differently from this package is mended here
   see nothing and the rest form a square;
 - it multiplies hidden values by 0, so that a NaN in the future reaches the past: a causal problem with values that are
   not finite is computed by blocks (`tiled`), which leaves hidden values out;
+- it masks a score before it multiplies it, so that a scale that is not positive would show what is hidden: the sign
+  moves to q;
 - it has no gradient through the logsumexp: where one arrives, the backward is that of `tiled`.
 
 Windows and biases are refused: as dense masks they would cost O(N²), by blocks they cost what they show.
@@ -45,7 +47,7 @@ def supports(q: Tensor, mask: Mask, bias: Tensor | None) -> str | None:
     if bias is not None:
         return "it would read a bias as a dense mask and give it no gradient"
     if mask.left is not None or mask.right not in (None, 0):
-        return f"its masks are full and causal, a window ({mask.left}, {mask.right}) would become a dense mask"
+        return "its masks are full and causal, a window would become a dense mask"
     return None
 
 
@@ -71,6 +73,7 @@ def sdpa_attention(
     reason = supports(q, mask, bias)
     if reason is not None:
         raise ValueError(f"sdpa cannot run this: {reason}")
+    q, scale = ops.positive_scale(q, scale)
     problem = (bias, scale, mask.left, mask.right, "sdpa", 128, 128)
     return Attended(*ops.packed_attention_op(q, k, v, cu_seqlens, cu_seqlens_k, *problem))
 

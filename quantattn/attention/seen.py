@@ -61,6 +61,11 @@ def all_finite(*tensors: Tensor) -> bool:
     return all(x.numel() == 0 or bool(torch.stack(torch.aminmax(x)).isfinite().all()) for x in tensors)
 
 
+def as_given(device: torch.device) -> torch.autocast:
+    """Products in the dtype of their factors, also inside somebody's autocast, which would round float32 to 16 bits."""
+    return torch.autocast(device.type, enabled=False)
+
+
 def visible_block(
     mask: Mask, queries: tuple[int, int], keys: tuple[int, int], n_q: int, n_k: int, device: torch.device
 ) -> Tensor | None:
@@ -92,7 +97,8 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
         ctx.save_for_backward(q, k, seen)
-        return (q @ k.mT).where(seen, 0)
+        with as_given(q.device):
+            return (q @ k.mT).where(seen, 0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -107,7 +113,8 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights: Tensor, values: Tensor, seen: Tensor) -> Tensor:
         ctx.save_for_backward(weights, values, seen)
-        return product_of_seen(weights, values, seen)
+        with as_given(values.device):
+            return product_of_seen(weights, values, seen)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

@@ -104,7 +104,7 @@ class AttentionState:
         m = scores.detach().amax(dim=-1)
         p = torch.exp(scores - _finite(m)[..., None])
         if per_row:
-            u = (p[..., None, :] @ values.where(seen[..., None], 0)).squeeze(-2)
+            u = seen_sum(p[..., None, :], values, seen[..., None, :]).squeeze(-2)
         else:
             u = seen_sum(p, values, seen)
         return cls(m=m, l=p.sum(dim=-1), u=u)

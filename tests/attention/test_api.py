@@ -62,7 +62,8 @@ def test_offsets_that_do_not_fit(cu, cu_k, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scale": float("nan")}, "scale must be finite"),
+        ({"scale": float("nan")}, "scale must be a finite number, got nan"),
+        ({"scale": torch.tensor(0.3, requires_grad=True)}, "scale must be a finite number, got tensor"),
         ({"dropout": 0.1}, "dropout is not offered"),
         ({"softcap": 3.0}, "softcap is not offered"),
         ({"deterministic": "batch"}, "True or False"),
@@ -77,10 +78,53 @@ def test_options_that_cannot_be_met(options, message):
         attention(*qkv(), **options)
 
 
-@pytest.mark.parametrize("window", [(-1, 0), (1,), (0.5, 1), (True, None)])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mask": None}, "mask must be a Mask .*got NoneType"),
+        ({"mask": torch.ones(6, 6, dtype=torch.bool)}, "mask must be a Mask .*got Tensor"),
+        ({"bias": [0.0]}, "bias must be a tensor, got list"),
+        ({"cu_seqlens": [0, 6]}, "cu_seqlens must be a tensor, got list"),
+        ({"k": None}, "k must be a tensor, got NoneType"),
+    ],
+)
+def test_things_of_another_kind(options, message):
+    q, k, v = qkv()
+    with pytest.raises(TypeError, match=message):
+        attention(**{"q": q, "k": k, "v": v} | options)
+
+
+def test_a_bias_shorter_than_the_longest_sequence():
+    with pytest.raises(ValueError, match=r"axes \(1, 3\) of bias do not broadcast .* = \[4, 4\]"):
+        attention(*qkv(), offsets(0, 4, 6), bias=torch.zeros(3))
+
+
+@pytest.mark.parametrize("window", [(-1, 0), (1,), (0.5, 1), (True, None), 3, "ab"])
 def test_windows_that_mean_nothing(window):
     with pytest.raises(ValueError, match="window"):
         Mask(window=window)
+
+
+def test_causal_is_a_bool():
+    with pytest.raises(TypeError, match="causal must be True or False, got 'no'"):
+        Mask(causal="no")
+
+
+def test_a_mask_is_a_value():
+    assert Mask(window=[2, 1]) == Mask(window=(2, 1))
+    assert len({Mask(window=[2, 1]), Mask(window=(2, 1))}) == 1
+
+
+@pytest.mark.parametrize("bound", [2**30, 2**31 - 1, 2**63, 10**30])
+def test_a_window_wider_than_any_sequence_is_none(bound):
+    q, k, v = qkv()
+    wide = Mask(window=(bound, bound))
+    assert torch.equal(wide.visible(3, 5), torch.ones(3, 5, dtype=torch.bool))
+    assert choose_backend(q, k, v, mask=wide).backend == "sdpa"
+    for backend in ("exact", "tiled", "sdpa"):
+        for mask, same in ((wide, Mask()), (Mask(True, (bound, bound)), Mask(causal=True))):
+            a, b = (attention(q, k, v, mask=m, backend=backend) for m in (mask, same))
+            assert torch.equal(a.out, b.out)
 
 
 def test_masks_combine_as_sets():
@@ -112,6 +156,58 @@ def test_backends_agree_on_dense_and_packed_layouts():
         assert batch.out.shape == (2, 6, 2, 8)
         assert torch.equal(batch.out.flatten(0, 1), packed.out)
         assert torch.equal(batch.lse.flatten(0, 1), packed.lse)
+
+
+@pytest.mark.parametrize("backend", ["exact", "tiled", "sdpa"])
+def test_offsets_may_be_views(backend):
+    q, k, v = qkv()
+    spread = torch.tensor([0, 77, 4, 77, 6], dtype=torch.int32)[::2]
+    a, b = attention(q, k, v, spread, backend=backend), attention(q, k, v, offsets(0, 4, 6), backend=backend)
+    assert torch.equal(a.out, b.out)
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+@pytest.mark.parametrize("mask", [Mask(), Mask(causal=True)], ids=str)
+@pytest.mark.parametrize("backend", ["tiled", "sdpa"])
+def test_any_sign_of_the_scale(backend, mask, scale):
+    results = []
+    for name in ("exact", backend):
+        leaves = [x.double().requires_grad_() for x in qkv()]
+        out, lse = attention(*leaves, offsets(0, 4, 6), offsets(0, 1, 6), mask=mask, scale=scale, backend=name)
+        results.append([out, lse, *torch.autograd.grad(out.square().sum(), leaves)])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("backend", ["exact", "tiled", "sdpa"])
+def test_autocast_chooses_the_dtype_of_the_inputs_and_nothing_else(backend, dtype):
+    """Sums stay in float32, forward and backward: the bits are those of inputs that were rounded by hand."""
+
+    def results(*inputs):
+        out, lse = attention(*inputs, mask=Mask(causal=True), backend=backend)
+        return out, lse, *torch.autograd.grad((out.float().square().sum() + lse.sum()), inputs)
+
+    rounded = [x.to(dtype).requires_grad_() for x in qkv()]
+    expected = results(*rounded)
+    with torch.autocast("cpu", dtype):
+        same = results(*rounded)
+        out, lse = attention(*(x.float() for x in rounded), mask=Mask(causal=True), backend=backend)
+    assert all(torch.equal(a, b) for a, b in zip(expected, same, strict=True))
+    assert torch.equal(out, expected[0])
+    assert torch.equal(lse, expected[1])
+
+
+def test_a_learned_bias_that_needs_no_gradient_now_goes_anywhere(monkeypatch):
+    from quantattn.attention import choose
+
+    monkeypatch.setattr(choose, "_HAS_TRITON", True)
+    monkeypatch.setattr(choose, "_INTERPRETED", True)
+    bias = torch.zeros(6, 6, requires_grad=True)
+    q = qkv()[0]
+    with pytest.raises(ValueError, match="no gradient of bias"):
+        choose.require_backend("triton", q, mask=Mask(), bias=bias)
+    with torch.no_grad():
+        choose.require_backend("triton", q, mask=Mask(), bias=bias)
 
 
 def test_an_explicit_triton_never_falls_back(monkeypatch):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from quantattn.attention import Mask, attention
 from quantattn.attention.ops import attention_backward_op, attention_op, packed_attention_op
@@ -64,6 +67,60 @@ def test_the_operators_without_kernels(backend):
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     got = torch.autograd.grad(compiled(q, k, v), (q, k, v))
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+PACKS = [(5, 3, 7), (2, 9, 1, 4), (11,), (0, 4), (8, 8, 8, 8, 8)]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("options", [{}, {"window": (2, 2)}, {"bias": (9,)}, {"bias": (4, 1, 1)}], ids=str)
+def test_one_graph_serves_packs_of_any_lengths(dynamic, options):
+    """Also where head sizes are symbols, and where a bias would have to be compared with lengths that are values."""
+
+    def call(q, k, v, cu):
+        bias = q.new_zeros(options["bias"]) if "bias" in options else None
+        return attention(q, k, v, cu, mask=Mask(window=options.get("window")), bias=bias)
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(call, backend=counter, fullgraph=True, dynamic=dynamic)
+    for lengths in PACKS:
+        lengths = (*lengths, 9)  # the longest of them has 9 or 11 rows, so that one of the biases is too short
+        cu = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        q, k, v = (torch.randn(sum(lengths), h, 8, requires_grad=True) for h in (4, 2, 2))
+        if options.get("bias") == (9,) and max(lengths) > 9:
+            with pytest.raises(ValueError, match="do not broadcast to the longest"):
+                compiled(q, k, v, cu)
+            continue
+        got, expected = compiled(q, k, v, cu), call(q, k, v, cu)
+        assert torch.equal(got.out, expected.out)
+        got.out.sum().backward()
+    assert counter.frame_count <= 3
+
+
+def test_a_graph_still_checks_its_offsets():
+    compiled = torch.compile(lambda x, cu: attention(x, x, x, cu).out, backend="aot_eager", fullgraph=True)
+    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to the 6 rows"):
+        compiled(torch.randn(6, 2, 8), torch.tensor([0, 5], dtype=torch.int32))
+
+
+@pytest.mark.parametrize("bias", [None, (4, 1, 1)])
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_takes_packs_of_any_lengths(bias, strict):
+    class Block(torch.nn.Module):
+        def forward(self, q, k, v, cu):
+            return attention(q, k, v, cu, mask=Mask(causal=True), bias=None if bias is None else q.new_ones(bias)).out
+
+    def pack(lengths):
+        cu = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        return *(torch.randn(sum(lengths), h, 8) for h in (4, 2, 2)), cu
+
+    rows, offsets = torch.export.Dim("rows", min=2, max=4096), torch.export.Dim("offsets", min=2, max=99)
+    shapes = {"q": {0: rows}, "k": {0: rows}, "v": {0: rows}, "cu": {0: offsets}}
+    program = torch.export.export(Block(), pack(PACKS[0]), dynamic_shapes=shapes, strict=strict)
+    for lengths in PACKS[1:]:
+        arguments = pack(lengths)
+        assert torch.equal(program.module()(*arguments), Block()(*arguments))
 
 
 def test_export_keeps_the_operator(device):
