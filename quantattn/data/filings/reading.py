@@ -154,6 +154,8 @@ def _recognise(file: Path, read: Reading, options: ReadingOptions) -> tuple[Read
             _require_family(read, options)
         if main is None:
             raise ValueError(f"a header (form {read.form}) with no <DOCUMENT> after it")
+        if not main.ended:
+            raise ValueError("the main document has no end: no closing tag follows it, so the file stops early")
         body = unwrap(main.body)
     elif content[:5] == b"%PDF-" or "\x00" in text[:1024]:
         raise _SetAside(NOT_A_FILING, "binary", read)

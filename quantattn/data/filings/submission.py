@@ -15,6 +15,7 @@ _HEADER_MARK = re.compile(
 )
 _DOCUMENT_START = re.compile(r"<DOCUMENT>(?=\s*<TYPE>)")
 _ACCESSION = re.compile(r"\d{10}-\d{2}-\d{6}")
+_END = re.compile(r"</(?:TEXT|DOCUMENT|SEC-DOCUMENT|IMS-DOCUMENT|SUBMISSION)>|-----END PRIVACY-ENHANCED MESSAGE-----")
 _HEAD_CHARS = 8_192
 
 
@@ -43,13 +44,20 @@ class Header:
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a submission: its tags as written and the text between `<TEXT>` and `</TEXT>`."""
+    """One document of a submission.
+
+    Attributes:
+        type, sequence, filename, description: its tags as written.
+        body: the text between `<TEXT>` and `</TEXT>`.
+        ended: whether a closing tag (its own or the submission's) or another document follows; else the file stops.
+    """
 
     type: str
     sequence: int | None
     filename: str | None
     description: str | None
     body: str
+    ended: bool
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,8 @@ def parse_submission(text: str) -> Submission:
     elif not is_wrapped_document(text):
         raise ValueError(f"no EDGAR header and no <DOCUMENT> at the start, found {text.lstrip()[:40]!r}")
     ends = [*starts[1:], len(text)]
-    documents = tuple(_parse_document(text[start:end]) for start, end in zip(starts, ends, strict=False))
+    spans = zip(starts, ends, strict=False)
+    documents = tuple(_parse_document(text[start:end], last=end == len(text)) for start, end in spans)
     return Submission(header, documents)
 
 
@@ -132,8 +141,8 @@ def find_accession(name: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _parse_document(chunk: str) -> Document:
-    """`chunk` starts at `<DOCUMENT>` and reaches to the next one."""
+def _parse_document(chunk: str, last: bool) -> Document:
+    """`chunk` starts at `<DOCUMENT>` and reaches to the next one, or to the end of the file when it is the `last`."""
     opening = chunk.find("<TEXT>")
     tags = chunk[:opening] if opening >= 0 else chunk[:_HEAD_CHARS]
     if opening >= 0:
@@ -149,6 +158,7 @@ def _parse_document(chunk: str) -> Document:
         filename=_first(tags, "<FILENAME>"),
         description=_first(tags, "<DESCRIPTION>"),
         body=body,
+        ended=not last or _END.search(chunk) is not None,
     )
 
 

@@ -102,6 +102,23 @@ def test_refuse_raises_at_the_first_unreadable_file(folder: Path) -> None:
         scan_filings(folder, on_bad="refuse")
 
 
+def test_a_main_document_that_breaks_off_is_set_aside(tmp_path: Path, submission: Maker) -> None:
+    text = submission("Net sales rose. Risk factors follow.", accession="0000000123-24-000007")
+    end = "</TEXT>\n</DOCUMENT>\n"
+    exhibit = "<DOCUMENT>\n<TYPE>EX-99\n<SEQUENCE>2\n<TEXT>\nAn exhib"
+    write(
+        tmp_path,
+        cut=text[: text.index("factors")],
+        whole=text.replace("24-000007", "24-000008").split("</SEC-DOCUMENT>")[0] + exhibit,
+        next=submission("Body.", accession="0000000123-24-000009", more=exhibit).replace(end, ""),
+        outer=submission("Body.", accession="0000000123-24-000010").replace(end, ""),
+    )
+    source = scan_filings(tmp_path)
+    assert status_of(source.documents) == {"cut": "unreadable", "whole": "ok", "next": "ok", "outer": "ok"}
+    (detail,) = source.documents.filter(pl.col("status") == "unreadable")["detail"]
+    assert detail == "the main document has no end: no closing tag follows it, so the file stops early"
+
+
 def test_forms_are_kept_by_family(tmp_path: Path, submission: Maker) -> None:
     forms = [
         "10-K",
