@@ -128,14 +128,24 @@ def log_volatility(closes: npt.NDArray[np.float64]) -> float | str:
     return math.log(deviation) if deviation > 0.0 else CONSTANT
 
 
+def closes_without_session(prices: Prices) -> int:
+    """How many closes stand on days on which New York held no session; no label and no history uses them."""
+    _, held = _sessions_of(prices.frame)
+    return int((~held).sum())
+
+
+def _sessions_of(table: pl.DataFrame) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """(n,) number of the session on or after each `date`, and whether it is held on that very day."""
+    days, dates = session_days(), table["date"].to_numpy().astype("datetime64[D]")
+    at = np.searchsorted(days, dates)
+    return at, (at < len(days)) & (days[np.minimum(at, len(days) - 1)] == dates)
+
+
 def _by_session(prices: Prices) -> dict[str, _Closes]:
     """Closes by session number; a close on a day without a session is not used."""
-    days = session_days()
     found = {}
     for (ticker,), table in prices.frame.group_by("entity", maintain_order=True):
-        dates = table["date"].to_numpy().astype("datetime64[D]")
-        at = np.searchsorted(days, dates)
-        held = (at < len(days)) & (days[np.minimum(at, len(days) - 1)] == dates)
+        at, held = _sessions_of(table)
         numbers = at[held]
         if not len(numbers):
             continue

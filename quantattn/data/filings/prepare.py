@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from quantattn.data.filings.labels import label_filings
+from quantattn.data.filings.labels import closes_without_session, label_filings
 from quantattn.data.filings.prices import Prices, match_tickers
 from quantattn.data.filings.tokenizer import BEGIN, END, FilingTokenizer
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
@@ -142,7 +142,8 @@ def _with_labels(
         )
     flagged = [ticker for ticker in sorted(set(kept["ticker"])) if prices.adjusted[ticker] is not False]
     counts["filings with prices that are not point in time"] = kept.filter(pl.col("ticker").is_in(flagged)).height
-    return kept, counts, dropped
+    astray = closes_without_session(prices)
+    return kept, counts | ({"closes on days without a session, not used": astray} if astray else {}), dropped
 
 
 def _intervals(table: pl.DataFrame) -> Intervals:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -74,7 +76,10 @@ def read_prices(folder: str | Path) -> Prices:
 
 def _read_table(text: str, file: Path) -> tuple[pl.DataFrame, bool | None]:
     """(entity, date, close) as text and whether the layout says that closes are adjusted."""
-    rows = pl.read_csv(text.encode(), has_header=False, infer_schema=False)
+    try:
+        rows = pl.read_csv(text.encode(), has_header=False, infer_schema=False)
+    except pl.exceptions.ComputeError as error:
+        raise ValueError(_widest_line(text) or " ".join(str(error).split())) from None
     if rows.height < 2:
         raise ValueError("fewer than two rows")
     names = [(value or "").strip() for value in rows.row(0)]
@@ -98,6 +103,16 @@ def _read_table(text: str, file: Path) -> tuple[pl.DataFrame, bool | None]:
         raise ValueError("a panel of prices needs one name a column, each once")
     parts = [_long(rows[1:], date, number, pl.lit(name)) for number, name in enumerate(names) if number != date]
     return pl.concat(parts), None
+
+
+def _widest_line(text: str) -> str | None:
+    """Which line has more columns than the first, in one sentence; None when there is none."""
+    table = csv.reader(io.StringIO(text))
+    width = len(next(table, []))
+    for row in table:
+        if len(row) > width:
+            return f"line {table.line_num} has {len(row)} columns, the first has {width}"
+    return None
 
 
 def _long(rows: pl.DataFrame, date: int, close: int, entity: pl.Expr) -> pl.DataFrame:

@@ -207,3 +207,8 @@ def test_every_filing_is_used_or_counted_with_its_reason() -> None:
     assert first.dropped["outside the fold"] > 0
     assert sum(first.counts[f"{name} filings"] for name in PARTS) + sum(first.dropped.values()) == FILINGS
     assert first.counts["set aside by the source: no acceptance time"] == 7
+    assert not any("without a session" in name for name in first.counts)
+    sundays = pl.DataFrame({"entity": "A", "date": [date(2020, 3, 1), date(2020, 3, 8)], "close": [1.0, 2.0]})
+    more = prices()
+    more = replace(more, frame=pl.concat([more.frame, sundays]).sort("entity", "date"))
+    assert prepared(prices=more).counts["closes on days without a session, not used"] == 2

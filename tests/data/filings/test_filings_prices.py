@@ -54,6 +54,8 @@ def test_three_layouts(tmp_path: Path) -> None:
         ("date,close\n2024-01-02,1\n2024-01-02,2\n", "x has two closes on 2024-01-02"),
         ("day,close\n2024-01-02,1\n", "no column 'date'"),
         ("date,close\n", "fewer than two rows"),
+        ("date,close\n2024-01-02,1,2\n", r"x\.csv: line 2 has 3 columns, the first has 2$"),
+        ("date,close\n2024-01-02,'1\n\n,,,\n", r"x\.csv: line 4 has 4 columns, the first has 2$"),
         (YFINANCE.replace("KO,KO,KO", "KO,PG,KO"), "second row of this layout must name one ticker, got KO, PG"),
     ],
 )
