@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
@@ -213,8 +214,8 @@ def _check_int(name: str, value: Any, least: int) -> None:
 def _checked_real(name: str, value: Any, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value) or not low <= value <= high:
-        raise ValueError(f"{name} must be finite and in [{low}, {high}], got {value}")
+    if not low <= value <= min(high, sys.float_info.max):  # an integer may be too large for a float
+        raise ValueError(f"{name} must be finite and in [{low}, {high}], got {value!r:.40}")
     return float(value)
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def read_folder(folder: Path, largest: Mapping[str, int]) -> tuple[dict[str, byt
 
 
 def parse_json(where: Path, raw: bytes) -> Any:
-    """Strict JSON: UTF-8, no NaN or Infinity, no key twice, no nesting that exhausts the stack.
+    """Strict JSON: UTF-8, no key twice, no nesting that exhausts the stack, numbers that are finite and fit 64 bits.
 
     Raises:
         ValueError: naming the file and what was found.
@@ -98,8 +99,19 @@ def parse_json(where: Path, raw: bytes) -> Any:
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
+    def integer(digits: str) -> int:
+        if len(digits) > 20 or not -(1 << 63) <= int(digits) < 1 << 63:
+            raise ValueError(f"{digits:.20} is beyond 64 bits")
+        return int(digits)
+
+    def real(digits: str) -> float:
+        number = float(digits)
+        return number if abs(number) <= sys.float_info.max else refuse(digits[:20])
+
     try:
-        return json.loads(raw.decode(), object_pairs_hook=unique, parse_constant=refuse)
+        return json.loads(
+            raw.decode(), object_pairs_hook=unique, parse_int=integer, parse_float=real, parse_constant=refuse
+        )
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not valid JSON: {error}") from error
 
@@ -110,9 +122,11 @@ def _manifest(where: Path, raw: bytes, names: set[str]) -> tuple[str, dict[str, 
         raise ValueError(f"{where} must be an object with the keys format, library and files")
     library, entries = manifest["library"], manifest["files"]
     if not isinstance(library, str):
-        raise ValueError(f"{where} must name the library's version, got {library!r}")
+        raise ValueError(f"{where} must name the library's version, got {library!r:.40}")
     if manifest["format"] != FORMAT or isinstance(manifest["format"], bool):
-        raise ValueError(f"{where} is of format {manifest['format']!r} (library {library}), this one reads {FORMAT}")
+        raise ValueError(
+            f"{where} is of format {manifest['format']!r:.20} (library {library:.20}), this one reads {FORMAT}"
+        )
     if not isinstance(entries, dict) or set(entries) != names:
         raise ValueError(f"{where} must list exactly {', '.join(sorted(names))}")
     for name, entry in entries.items():

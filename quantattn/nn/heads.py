@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
@@ -33,6 +34,8 @@ class ClassificationConfig:
         object.__setattr__(self, "classes", tuple(self.classes))
         if len(self.classes) < 2 or not all(isinstance(name, str) for name in self.classes):
             raise ValueError(f"classes must name at least two classes, got {self.classes!r}")
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError(f"classes names a class twice: {sorted(self.classes)!r:.200}")
         _check_pooling(self.pooling)
 
 
@@ -48,8 +51,8 @@ class RegressionConfig:
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < float("inf"):
-                raise ValueError(f"{name} must be a finite number, got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
+                raise ValueError(f"{name} must be a finite number, got {value!r:.40}")
         if self.std <= 0:
             raise ValueError(f"std must be positive, got {self.std}")
         _check_pooling(self.pooling)
@@ -66,6 +69,8 @@ class EventsConfig:
         object.__setattr__(self, "fields", tuple(self.fields))
         if not self.fields or not all(isinstance(name, str) for name in self.fields):
             raise ValueError(f"fields must name at least one field of codes, got {self.fields!r}")
+        if len(set(self.fields)) != len(self.fields):
+            raise ValueError(f"fields names a field twice: {sorted(self.fields)!r:.200}")
 
 
 HeadConfig = ClassificationConfig | RegressionConfig | EventsConfig
@@ -226,6 +231,10 @@ def head_from_dict(plain: Mapping[str, Any]) -> HeadConfig:
 def _check_pooling(kind: str) -> None:
     if kind not in POOLINGS:
         raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {kind!r}")
+
+
+def _finite(value: int | float) -> bool:
+    return abs(value) <= sys.float_info.max  # an integer may be too large for a float
 
 
 def _zero_linear(width: int, n_out: int) -> nn.Linear:

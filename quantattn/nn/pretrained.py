@@ -170,12 +170,14 @@ def _check_header(where: Path, raw: bytes) -> dict[str, tuple[int, ...]]:
     shapes, spans = {}, []
     for name, entry in header.items():
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"} or entry["dtype"] != "F32":
-            raise ValueError(f"{where} must give dtype F32, shape and data_offsets of {name!r}, got {entry!r:.200}")
+            raise ValueError(f"{where} must give dtype F32, shape and data_offsets of {name!r:.80}, got {entry!r:.200}")
         shape, span = entry["shape"], entry["data_offsets"]
         if not all(isinstance(part, list) and all(type(n) is int and n >= 0 for n in part) for part in (shape, span)):
-            raise ValueError(f"{where} must give sizes and offsets of {name!r} as lists of counts, got {entry!r:.200}")
+            raise ValueError(
+                f"{where} must give sizes and offsets of {name!r:.80} as lists of counts, got {entry!r:.200}"
+            )
         if len(span) != 2 or span[1] - span[0] != 4 * prod(shape):
-            raise ValueError(f"{where} gives {name!r} of shape {shape} the bytes {span}")
+            raise ValueError(f"{where} gives {name!r:.80} of shape {shape!s:.80} the bytes {span!s:.80}")
         shapes[name] = tuple(shape)
         spans.append(span)
     end = 0
@@ -191,5 +193,6 @@ def _check_header(where: Path, raw: bytes) -> dict[str, tuple[int, ...]]:
 def _difference(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> str:
     for name in sorted(set(found) | set(expected)):
         if found.get(name) != expected.get(name):
-            return f"{name} is {found.get(name, 'missing')}, expected {expected.get(name, 'none')}"
+            is_now, wanted = str(found.get(name, "missing")), str(expected.get(name, "none"))
+            return f"{name:.80} is {is_now:.80}, expected {wanted:.80}"
     return "nothing differs"

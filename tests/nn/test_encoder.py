@@ -245,6 +245,7 @@ def test_fields_are_refused_in_one_sentence(packs: Any, tiny: Any) -> None:
         ({"causal": 1}, TypeError, "causal must be true or false"),
         ({"dropout": 1.5}, ValueError, "dropout must be finite and in"),
         ({"rotary_base": float("nan")}, ValueError, "rotary_base"),
+        ({"rotary_base": 10**400}, ValueError, "rotary_base must be finite"),
         ({"codes": {"kind": 1}}, ValueError, "at least 2"),
         ({"values": ("kind",)}, ValueError, "given as both"),
         ({"time_periods": (2.0, 1.0)}, ValueError, "shortest ≤ longest"),

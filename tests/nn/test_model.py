@@ -150,6 +150,8 @@ def test_heads_survive_their_own_dictionary_and_wrong_ones_are_named(packs: Any,
         ({"kind": "os.system"}, "kind of a head must be one of"),
         ({"kind": "regression", "mean": 0.0}, "has the keys"),
         ({"kind": "regression", "mean": 0.0, "std": 0.0, "pooling": "last"}, "std must be positive"),
+        ({"kind": "regression", "mean": 0.0, "std": 10**400, "pooling": "last"}, "std must be a finite number"),
+        ({"kind": "events", "fields": ["kind", "kind"]}, "names a field twice"),
         ({"kind": "classification", "classes": "ab", "pooling": "last"}, "must be a list"),
         ({"kind": "classification", "classes": ["a", "b"], "pooling": "max"}, "pooling must be one of"),
     ]:

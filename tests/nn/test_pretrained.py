@@ -150,6 +150,12 @@ def edit_config(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     (path / "config.json").write_text(json.dumps(config))
 
 
+def replace_text(path: Path, old: str, new: str) -> None:
+    text = (path / "config.json").read_text()
+    assert old in text
+    (path / "config.json").write_text(text.replace(old, new, 1))
+
+
 def edit_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
     weights = safetensors.torch.load_file(path / "model.safetensors")
     change(weights)
@@ -203,12 +209,29 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a bomb of width": (lambda p: edit_config(p, lambda c: c["encoder"].update(width=1 << 40)), "holds [0-9]+"),
     "a bomb of layers": (lambda p: edit_config(p, lambda c: c["encoder"].update(n_layers=1 << 60)), "holds [0-9]+"),
     "a bomb of classes": (
-        lambda p: edit_config(p, lambda c: c["heads"][0].update(classes=["x"] * 10_000)),
+        lambda p: edit_config(p, lambda c: c["heads"][0].update(classes=list(map(str, range(10_000))))),
         "does not fit",
     ),
     "config is no JSON": (lambda p: (p / "config.json").write_bytes(b"\x80\x04"), "is not valid JSON"),
     "deep JSON": (lambda p: (p / "config.json").write_text("[" * 200_000), "is not valid JSON"),
     "JSON with NaN": (lambda p: edit_config(p, lambda c: c["extra"].update(x=float("nan"))), "NaN is not JSON"),
+    "a number beyond floats": (
+        lambda p: replace_text(p, '"rotary_base": 10000.0', '"rotary_base": ' + 400 * "9"),
+        "99999999999999999999 is beyond 64 bits",
+    ),
+    "an infinity in digits": (lambda p: replace_text(p, '"n": [', '"x": 1e999, "n": ['), "1e999 is not JSON"),
+    "a number without end": (
+        lambda p: replace_text(p, '"n_layers": 2', '"n_layers": ' + 4299 * "9"),
+        "config.json is not valid JSON: 99999999999999999999 is beyond 64 bits",
+    ),
+    "a class twice": (
+        lambda p: edit_config(p, lambda c: c["heads"][0].update(classes=["up", "up"])),
+        "names a class twice",
+    ),
+    "a shape without end": (
+        lambda p: edit_header(p, lambda h: h["encoder.norm.weight"].update(shape=[1] * 5000 + [64])),
+        "does not fit",
+    ),
     "a key twice": (lambda p: (p / "config.json").write_text('{"class": 1, "class": 2}'), "a key stands twice"),
     "vocabulary is no JSON": (lambda p: (p / "vocabulary.json").write_text("{"), "vocabulary.json is not valid JSON"),
     "card is no text": (lambda p: (p / "card.md").write_bytes(b"\xff\xfe\xff"), "card.md is not UTF-8"),
@@ -258,6 +281,7 @@ def test_a_hostile_folder_gets_one_sentence(saved: Path, name: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         load_model(saved)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
     assert len(str(caught.value)) < 700
 
 
