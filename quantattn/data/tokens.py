@@ -22,6 +22,9 @@ MISSING, MASKED = 0, 1
 """Codes of every field: a value that is missing or was never seen in training, and one that an objective has hidden."""
 
 FIRST_CODE = 2
+MOST_BINS = 2**16 - 1 - FIRST_CODE
+"""Bins whose codes fit UInt16."""
+
 CATEGORIES: tuple[str, ...] = ("kind", "side")
 DAY = 86_400 * 10**9
 CLIP = 8.0
@@ -149,14 +152,14 @@ class Tokenizer:
             max_rows: with more training rows than this, bins and scales come from every k-th of them.
 
         Raises:
-            ValueError: when there is no training row, a field is not known, or n_bins is less than 2.
+            ValueError: when there is no training row, a field is not known, or n_bins is not in 2 … `MOST_BINS`.
         """
         names = FIELDS if fields is None else tuple(fields)
         unknown = [name for name in names if name not in FIELDS]
         if unknown or not names or len(set(names)) != len(names):
             raise ValueError(f"fields must be some of {', '.join(FIELDS)}, each once, got {', '.join(names) or 'none'}")
-        if n_bins < 2:
-            raise ValueError(f"n_bins must be at least 2, got {n_bins}")
+        if not 2 <= n_bins <= MOST_BINS:
+            raise ValueError(f"n_bins must lie in 2 … {MOST_BINS}, got {n_bins}")
         ticks = {instrument.entity: instrument.tick for instrument in instruments}
         past = pl.col("available_time") < fitted_until
         categorical = [name for name in CATEGORIES if name in names]

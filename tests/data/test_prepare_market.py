@@ -299,3 +299,23 @@ def test_one_class_to_learn_from_is_refused_at_once(events: pl.DataFrame) -> Non
     still = events.with_columns(bid_price_1=pl.lit(100, pl.Int64), ask_price_1=pl.lit(200, pl.Int64))
     with pytest.raises(ValueError, match=r"every one of the \d+ training decisions is 'flat'"):
         prepare_market(source_of(still), label=MidLabel(horizon=5))
+
+
+def test_sources_that_cannot_be_used_are_one_sentence(events: pl.DataFrame, prepared: Prepared) -> None:
+    made = MARKET.source()
+    for broken, sentence in (
+        (replace(made, frame=events[:0].lazy()), "the source holds no event"),
+        (
+            replace(made, instruments=made.instruments[1:]),
+            "no instrument is given for SYN000000, so its tick",
+        ),
+        (replace(made, instruments=()), "no instrument is given for SYN000000, SYN000001, SYN000002 and 1 more"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            prepare_market(broken)
+        with pytest.raises(ValueError, match=sentence):
+            encode_market(broken, prepared.vocabulary_json)
+    with pytest.raises(ValueError, match=r"fold 1 of 1: folds are numbered 0 … 0, or -1 … -1 from the end"):
+        prepare_market(MARKET, fold=1)
+    with pytest.raises(ValueError, match="n_bins must lie in 2 … 65533"):
+        prepare_market(MARKET, n_bins=70_000)

@@ -83,7 +83,7 @@ def prepare_filings(
     table, counts, dropped = _with_labels(filings, objective, prices, tickers, horizon, history)
     cut = split or WalkForward()
     folds = cut.split(_intervals(table))
-    chosen = folds[fold]
+    chosen = cut.choose(folds, fold)
     until = _end_of_training(table, chosen)
     training = table[chosen.train]
     tokenizer = FilingTokenizer.fit(training, fitted_until=until, vocabulary_size=vocabulary_size)

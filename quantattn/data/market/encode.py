@@ -48,10 +48,10 @@ def encode_market(
     """Decisions of a source in the tokens of a tokenizer that was fitted before; see `prepare_market` for the settings.
 
     Raises:
-        ValueError: an event table that breaks its schema, or one without a decision.
+        ValueError: see `collect_events`; or no event is a decision.
     """
     source = source.source() if isinstance(source, SyntheticMarket) else source
-    events = check(source.frame.collect(), BookEvents)
+    events = collect_events(source)
     rows = decision_rows(events, decision_every, decision_kinds)
     tokenizer = Tokenizer.from_json(vocabulary_json)
     table = token_table(tokenizer.transform(events.lazy(), source.instruments), tokenizer)
@@ -61,6 +61,23 @@ def encode_market(
         entity=tuple(events["entity"].gather(rows)),
         hashes=dict(source.report.files),
     )
+
+
+def collect_events(source: Source) -> pl.DataFrame:
+    """The event table of a source, checked by value and order.
+
+    Raises:
+        ValueError: the table breaks its schema or is empty, or an entity in it has no instrument.
+    """
+    events = check(source.frame.collect(), BookEvents)
+    if not events.height:
+        raise ValueError("the source holds no event")
+    given = {instrument.entity for instrument in source.instruments}
+    without = sorted(set(events["entity"].unique()) - given)
+    if without:
+        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
+        raise ValueError(f"no instrument is given for {', '.join(without[:3])}{more}, so its tick is unknown")
+    return events
 
 
 def decision_rows(events: pl.DataFrame, every: int = 1, kinds: Sequence[int] | None = None) -> Ints:

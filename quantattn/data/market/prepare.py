@@ -13,7 +13,7 @@ import polars as pl
 
 from quantattn.data.bayes import Bayes
 from quantattn.data.market.book import count_flags
-from quantattn.data.market.encode import decision_rows, token_table
+from quantattn.data.market.encode import collect_events, decision_rows, token_table
 from quantattn.data.market.features import FEATURES, book_features, persistence
 from quantattn.data.market.sessions import Sessions, exchange_sessions
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
@@ -21,7 +21,7 @@ from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol.audit import Fitted, audit
 from quantattn.data.protocol.labels import CLASS_NAMES, MidMove, Threshold, mid_moves
 from quantattn.data.protocol.splits import Intervals, WalkForward
-from quantattn.data.schema import EXECUTE_HIDDEN, BookEvents, check
+from quantattn.data.schema import EXECUTE_HIDDEN
 from quantattn.data.sources.source import Source
 from quantattn.data.synthetic import SyntheticMarket
 from quantattn.data.tokens import Tokenizer
@@ -119,7 +119,7 @@ def prepare_market(
     """
     label, split = label or MidLabel(), split or WalkForward()
     market, source = (source, source.source()) if isinstance(source, SyntheticMarket) else (None, source)
-    events = check(source.frame.collect(), BookEvents)
+    events = collect_events(source)
     sessions = _sessions(events, calendar)
     rows = decision_rows(events, decision_every, decision_kinds)
     measured = mid_moves(events, label.move, sessions)[rows].with_columns(row=rows)
@@ -188,7 +188,7 @@ class _Cut:
             raise ValueError(f"none of {measured.height} decisions has a label: {dropped}")
         times = (moved[name].to_numpy() for name in ("available_time", "label_start", "label_end"))
         folds = split.split(Intervals(*times))
-        chosen = folds[fold]
+        chosen = split.choose(folds, fold)
         threshold = label.threshold(moved, chosen.train)
         classed = threshold.classify(moved, label.classes)
         # With two classes a decision that was followed by no move drops out here: rows are numbered anew.

@@ -136,6 +136,14 @@ class WalkForward:
         order = np.sort(rows.as_of)
         return tuple(self._fold(rows, order, fold) for fold in range(self.n_folds))
 
+    @staticmethod
+    def choose(folds: tuple[Split, ...], fold: int) -> Split:
+        """One of the folds by its number, negative from the end; ValueError when there is none of that number."""
+        if not -len(folds) <= fold < len(folds):
+            n = len(folds)
+            raise ValueError(f"fold {fold} of {n}: folds are numbered 0 … {n - 1}, or -1 … -{n} from the end")
+        return folds[fold]
+
     def _fold(self, rows: Intervals, order: Int64Array, fold: int) -> Split:
         begin, end = self._block(fold)
         first = 0.0 if self.train is None else begin - self.valid - self.train

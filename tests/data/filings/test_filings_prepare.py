@@ -181,6 +181,8 @@ def test_filings_without_a_label_are_counted_by_reason() -> None:
         prepared(tickers={})
     with pytest.raises(ValueError, match="objective must be one of"):
         prepared(objective="price")
+    with pytest.raises(ValueError, match=r"fold -2 of 1: folds are numbered"):
+        prepared(fold=-2)
 
 
 def test_a_filing_without_a_past_is_left_out_too() -> None:
