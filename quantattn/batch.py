@@ -78,7 +78,12 @@ class PackedBatch:
         )
 
     def check(self) -> PackedBatch:
-        """The batch itself, or ValueError unless shapes and offsets agree; reads tensor values, so it may sync."""
+        """The batch itself, or ValueError unless it is what the attributes above say; reads values, so it may sync."""
+        kinds = {"time": torch.int64, "cu_seqlens": torch.int32, "positions": torch.int64, "keys": torch.int64}
+        for name, dtype in kinds.items():
+            tensor = getattr(self, name)
+            if tensor.dim() != 1 or tensor.dtype != dtype:
+                raise ValueError(f"{name} must be 1-D {dtype}, got {tuple(tensor.shape)} {tensor.dtype}")
         starts = self.cu_seqlens.tolist()
         if not starts or starts[0] != 0 or starts[-1] != self.n_tokens or starts != sorted(starts):
             raise ValueError(f"cu_seqlens must rise from 0 to T = {self.n_tokens}, got {starts[:8]} …")
@@ -86,10 +91,18 @@ class PackedBatch:
         if longest != self.max_seqlen:
             raise ValueError(f"max_seqlen is {self.max_seqlen} but the longest sequence has {longest} tokens")
         for name, value in self.fields.items():
-            if value.shape[:1] != (self.n_tokens,):
+            if value.shape != (self.n_tokens,):
                 raise ValueError(f"field {name!r} has shape {tuple(value.shape)}, expected ({self.n_tokens},)")
         if self.positions.shape != self.keys.shape:
             raise ValueError(f"{self.positions.numel()} positions but {self.keys.numel()} keys")
         if bool(((self.positions < 0) | (self.positions >= self.n_tokens)).any()):
             raise ValueError(f"positions must lie in [0, {self.n_tokens})")
+        if bool((self.positions.diff() < 0).any()):
+            raise ValueError(f"positions must ascend, got {self.positions.tolist()[:8]} …")
+        for name, value in self.targets.items():
+            if value.shape[:1] not in ((self.positions.numel(),), (self.n_tokens,)):
+                raise ValueError(
+                    f"target {name!r} has shape {tuple(value.shape)}, expected one row for each of "
+                    f"{self.positions.numel()} decisions or {self.n_tokens} tokens"
+                )
         return self

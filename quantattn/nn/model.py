@@ -115,13 +115,16 @@ class Model(nn.Module):
 
 
 def check_decisions(batch: PackedBatch, config: EncoderConfig) -> None:
-    """Raise ValueError if a decision's hidden state would depend on tokens after it.
+    """Raise ValueError if a decision's hidden state would depend on tokens after it, or if decisions do not ascend.
 
     Under a bidirectional encoder every token sees its whole sequence, so a decision must be the last row of its own.
+    Decisions out of order would be answered by the wrong sequences.
     It reads tensor values: meant for batches on the CPU, before they are moved.
     """
     if config.causal or not batch.positions.numel():
         return
+    if bool((batch.positions.diff() < 0).any()):
+        raise ValueError(f"positions of decisions must ascend, got {batch.positions.tolist()[:8]} …")
     behind = _tokens_behind(batch)
     if bool(behind.any()):
         first = int(behind.nonzero()[0])
@@ -142,7 +145,8 @@ def _require_no_leak(batch: PackedBatch, config: EncoderConfig) -> None:
         check_decisions(batch, config)
     elif not config.causal and batch.positions.numel():
         # The host must not wait for the device here; the device stops the run by itself, with less to say.
-        torch._assert_async(_tokens_behind(batch).sum() == 0, "a decision has tokens of its sequence after it")
+        sound = (_tokens_behind(batch) == 0).all() & (batch.positions.diff() >= 0).all()
+        torch._assert_async(sound, "a decision has tokens of its sequence after it, or decisions do not ascend")
 
 
 @contextmanager

@@ -29,6 +29,17 @@ def pooled(encoder: Any, kind: str, batch: Any) -> torch.Tensor:
     return pooling(encoder.double()(batch), batch)
 
 
+def test_decisions_out_of_order_are_refused_where_they_would_be_mixed_up(packs: Any, tiny: Any) -> None:
+    batch = packs.random([5, 4, 6], seed=3)
+    order = torch.tensor([2, 0, 1])
+    mixed = replace(batch, positions=batch.positions[order], keys=batch.keys[order])
+    with pytest.raises(ValueError, match=r"must ascend, got \[14, 4, 8\]"):
+        Model(tiny()).score(mixed)
+    causal = Model(tiny(causal=True))
+    close = torch.testing.assert_close
+    close(causal.score(mixed)["embedding"], causal.score(batch)["embedding"][order], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["last", "mean", "attention"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_pooling_is_written_out(packs: Any, tiny: Any, kind: str, causal: bool) -> None:
