@@ -148,7 +148,7 @@ def explain(name: str, error: Exception, arguments: list[str]) -> str:
     if match := re.search(r"Could not override '([^']+)'", text):
         key = match[1].split("@")[0]
         return f"unknown setting {key!r}{nearest_key(key, name, overrides)}"
-    if match := re.search(r"Could not find '([^']+)'\s+Available options in '([^']+)':\s+(.*)", text, re.DOTALL):
+    if match := re.search(r"Could not find '([^']+)'\s+Available options in '([^']+)':((?:\n\t.*)*)", text):
         group, options = match[2], match[3].split()
         choice = match[1].removeprefix(f"{group}/")
         return f"{group}={choice}: there is no such {group}{nearest(choice, options)} ({', '.join(sorted(options))})"

@@ -53,9 +53,22 @@ KINDS = {"lobster": _lobster, "filings": _filings}
 """Kind of data → how it is read."""
 
 
+NOT_A_FILING = "not a filing"
+WHAT_IS_READ = "it reads LOBSTER message and order-book files (.csv, .csv.gz) and EDGAR filings (.txt, .htm, .nc)"
+ADVICE = {
+    "no acceptance time": "give data.source.index=FILE with their acceptance times, or data.source.filing_dates=latest "
+    "for those whose filing date is known",
+    "no entity or date": "give data.source.entity and data.source.date for files of one stock and day",
+}
+"""Reason for setting aside → what can be done about it."""
+
+
 def tell(out: Console, path: Path, kind: str, source: Source) -> int:
     """Print what was read and what was set aside."""
     report = source.report
+    if set(report.rows_set_aside) == {NOT_A_FILING} and report.rows_read == 0:
+        out.print(f"{path}: {len(report.files)} files, none that this version reads: {WHAT_IS_READ}")
+        return FAILED
     out.print(f"{path}: {kind}, {len(report.files)} files, {report.rows_read:,} rows read")
     for instrument in source.instruments:
         out.print(f"  {instrument.entity}: prices in 10^{instrument.price_exponent}, tick {instrument.tick}")
@@ -63,6 +76,8 @@ def tell(out: Console, path: Path, kind: str, source: Source) -> int:
         out.print(f"  note: {note}")
     for reason, rows in report.rows_set_aside.items():
         out.print(f"  set aside: {rows:,} rows, {reason}")
+        if (advice := ADVICE.get(reason)) is not None:
+            out.print(f"    {advice}")
     if not report.rows_set_aside:
         out.print("  nothing was set aside")
     return FAILED if report.rows_set_aside else DONE

@@ -73,9 +73,14 @@ def checked_optimizer(make: Any) -> Any:
 
 def claim_folder(folder: Path, asked: TrainSettings, given: Mapping[str, Any]) -> Path | None:
     """Write the configuration into the run folder, and say which checkpoint the run goes on from."""
+    from quantattn.learn.checkpoint import require_resumable
     from quantattn.learn.folder import claim, redact, write_text
 
     resume = claim(folder, asked.ckpt_path)
+    if resume is None and not asked.train:
+        raise UsageError("train=false evaluates the weights of a checkpoint: give ckpt_path=FILE")
+    if resume is not None and asked.train:
+        require_resumable(resume)
     written = folder / "config.yaml"
     now = redact(dict(given))
     if resume is not None and resume.parent.parent == folder and written.is_file():

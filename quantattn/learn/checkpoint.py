@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +17,8 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import CheckpointIO
 
 LAST, BEST = "last.ckpt", "best.ckpt"
+RESUMED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
+"""What a run needs to go on."""
 
 
 class Stopped(Exception):
@@ -25,12 +30,20 @@ def write_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
     Raises:
         ValueError: the state holds something that `torch.load(weights_only=True)` refuses.
+        OSError: the file could not be written; the old one stands.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
-            torch.save(dict(state), file)
+            try:
+                torch.save(dict(state), file)
+            except RuntimeError as error:
+                # torch names neither the file nor the cause, which is a full disk as a rule.
+                free = shutil.disk_usage(path.parent).free
+                raise OSError(
+                    errno.EIO, f"could not be written, its disk has {free:,} bytes left", str(path)
+                ) from error
             file.flush()
             os.fsync(file.fileno())
         read_checkpoint(beside)
@@ -50,10 +63,25 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(2, "no such checkpoint", str(path))
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} is not a checkpoint of plain values: it names code, which was not run, or is damaged"
+        ) from error
     except Exception as error:
-        first = str(error).strip().split("\n")[0]
+        first = str(error).strip().split(". ")[0] or type(error).__name__
         raise ValueError(f"{path} is not a checkpoint of plain values: {first}") from error
     return state
+
+
+def require_resumable(path: Path) -> None:
+    """Raise ValueError unless a run can go on from `path`: damaged files, alien ones and bare weights are refused."""
+    state = read_checkpoint(path)
+    lacking = [part for part in RESUMED if part not in state] if isinstance(state, dict) else list(RESUMED)
+    if lacking:
+        raise ValueError(
+            f"{path} lacks {', '.join(lacking)}, so no run can go on from it; name a last.ckpt, or evaluate the "
+            "weights of a best.ckpt with train=false"
+        )
 
 
 class PlainCheckpointIO(CheckpointIO):
@@ -116,6 +144,11 @@ class Checkpoints(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up what `state_dict` returned."""
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A run that goes on from the file that stands here has nothing to write until its next step."""
+        if trainer.ckpt_path is not None and Path(trainer.ckpt_path).resolve() == (self.folder / LAST).resolve():
+            self.saved_step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -171,6 +171,15 @@ class SigtermFlag(Callback):
         self.received = True
 
 
+class StopAgain(Callback):
+    """Ends at once a run that goes on from a checkpoint at which early stopping had ended it."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Every callback has its state back by now."""
+        stoppers = trainer.early_stopping_callbacks
+        trainer.should_stop = any(each.wait_count >= each.patience for each in stoppers)
+
+
 def fit(
     module: Training,
     data: PreparedData,
@@ -227,7 +236,7 @@ def fit(
             gradient_clip_val=settings.gradient_clip or None,
             log_every_n_steps=settings.log_every,
             logger=list(loggers),
-            callbacks=[sigterm, *watching, *callbacks, history, keeper],
+            callbacks=[sigterm, *watching, *callbacks, StopAgain(), history, keeper],
             plugins=[PlainCheckpointIO()],
             enable_progress_bar=False,
             enable_model_summary=False,

@@ -190,9 +190,9 @@ def total_steps(prepared: Prepared, settings: RunSettings) -> int:
 
 
 def load_weights(module: Training, checkpoint: Path | None) -> None:
-    """Put the weights of a checkpoint into the module."""
+    """Put the weights of a checkpoint, or better of the best one beside it, into the module."""
     if checkpoint is None:
-        raise ValueError("train=false evaluates a checkpoint, but ckpt_path names none that exists")
+        raise ValueError("a run that does not train needs a checkpoint")
     best = checkpoint.with_name("best.ckpt")
     module.load_state_dict(read_checkpoint(best if best.is_file() else checkpoint)["state_dict"])
 

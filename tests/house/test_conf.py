@@ -98,7 +98,8 @@ def test_an_experiment_beats_the_root_and_the_command_line_beats_both() -> None:
 WRONG = [
     (["data.max_seqlen=5"], "unknown setting 'data.max_seqlen'; did you mean 'data.max_seq_len'?"),
     (["modle=tiny"], "unknown setting 'modle'; did you mean 'model'?"),
-    (["model=tinny"], "model=tinny: there is no such model; did you mean 'tiny'?"),
+    (["model=tinny"], "model=tinny: there is no such model; did you mean 'tiny'? (base, default, long, small, tiny)"),
+    (["train=false"], "train=false evaluates the weights of a checkpoint: give ckpt_path=FILE"),
     (["trainer.max_step=5"], "unknown setting 'trainer.max_step'; did you mean 'trainer.max_steps'?"),
     (["+trainer.speed=5"], "unknown setting trainer.speed"),
     (["+sede=5"], "unknown setting sede; did you mean 'seed'?"),

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from toy import train
 
-from quantattn.learn.checkpoint import read_checkpoint
+from quantattn.learn.checkpoint import read_checkpoint, require_resumable
 from quantattn.learn.fit import Progress
 
 LAST = Path("checkpoints") / "last.ckpt"
@@ -92,6 +93,31 @@ def test_rows_written_after_the_last_checkpoint_are_written_once(tmp_path: Path)
     assert "\n4,train/loss" in rows
     train(tmp_path / "parts", validate_every=3, resume=tmp_path / "parts" / LAST)
     assert (tmp_path / "whole" / "metrics.csv").read_text() == (tmp_path / "parts" / "metrics.csv").read_text()
+
+
+def test_a_run_that_early_stopping_ended_stays_as_it_is(tmp_path: Path) -> None:
+    def patient() -> EarlyStopping:
+        return EarlyStopping("valid/loss", patience=1, min_delta=1e9)
+
+    first, _, before = train(tmp_path, validate_every=2, callbacks=[patient()])
+    assert (first.step, len(before)) == (4, 4)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    again, module, after = train(tmp_path, validate_every=2, callbacks=[patient()], resume=tmp_path / LAST)
+    assert not again.stopped
+    assert (again.step, again.best_step, again.best_value) == (first.step, first.best_step, first.best_value)
+    assert files == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("content", [b"", b"PK nonsense", None])
+def test_a_run_goes_on_from_whole_checkpoints_only(tmp_path: Path, content: bytes | None) -> None:
+    train(tmp_path)
+    require_resumable(tmp_path / LAST)
+    with pytest.raises(ValueError, match=r"best\.ckpt lacks optimizer_states, .* with train=false"):
+        require_resumable(tmp_path / "checkpoints" / "best.ckpt")
+    whole = (tmp_path / LAST).read_bytes()
+    (tmp_path / LAST).write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint of plain values: \w+"):
+        require_resumable(tmp_path / LAST)
 
 
 def test_another_seed_gives_another_run(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch import Callback
 
 from quantattn.batch import PackedBatch
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
@@ -57,6 +58,7 @@ def train(
     objective: Outcome | None = None,
     watch: Callable[[Progress], None] | None = None,
     resume: Path | None = None,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> tuple[Fitted, Training, list[tuple[int, ...]]]:
     """Train the toy for `steps` steps: how it ended, the module, and the batches that were asked for."""
@@ -65,5 +67,5 @@ def train(
     optimizer = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1)
     module = Training(model(), objective or Outcome(), optimizer=optimizer, schedule=Schedule(steps), seed=seed)
     data = PreparedData(trained, chosen, max_tokens=20, seed=1, batches=steps * trainer.accumulate)
-    found = fit(module, data, folder, trainer, total_steps=steps, watch=watch, resume=resume)
+    found = fit(module, data, folder, trainer, total_steps=steps, callbacks=callbacks, watch=watch, resume=resume)
     return found, module, trained.__dict__.get("asked", [])
