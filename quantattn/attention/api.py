@@ -46,14 +46,16 @@ def attention(
     Args:
         q: (T, H, D) packed sequences, or one sequence when `cu_seqlens` is None; or (B, N, H, D) dense. float16,
             bfloat16, float32 (products in IEEE float32, or in TF32 after
-            `torch.set_float32_matmul_precision("high")`) or float64 (backends tiled and exact). Any strides.
+            `torch.set_float32_matmul_precision("high")`) or float64 (not triton). Any strides. Under `torch.autocast`
+            float32 is lowered to its dtype first; sums stay in float32.
         k: (Tk, Hkv, D) or (B, Nk, Hkv, D); H is a multiple of Hkv, and H/Hkv query heads share a key head.
         v: as k.
         cu_seqlens: (N + 1,) int32, rows `cu_seqlens[n]:cu_seqlens[n + 1]` of q are sequence n; may be empty ones.
         cu_seqlens_k: the same for k and v; None means `cu_seqlens`.
         mask: `Mask(causal=…, window=…)`; aligned so that the last query stands beside the last key.
         bias: additive, floating, broadcastable to (N, H, longest Nq, longest Nk) with places counted inside each
-            sequence; −inf hides a key.
+            sequence; −inf hides a key. On a GPU, with offsets, one that differs from place to place makes the host
+            wait for the longest lengths.
         scale: factor of q·k; None is 1/√D.
         dropout: only 0.0 is offered.
         softcap: only None is offered.
@@ -68,7 +70,7 @@ def attention(
 
     Raises:
         ValueError: inputs that do not fit together, or a backend that cannot take them; the sentence has both sides.
-        TypeError: mixed or unsupported dtypes.
+        TypeError: mixed or unsupported dtypes, or arguments of another type.
 
     Source: Dao et al. 2022 (FlashAttention, §3), Dao 2023 (FlashAttention-2, §3).
     """

@@ -41,7 +41,7 @@ def choose_backend(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None,
     why_not_triton = _why_not_triton(q, bias) if q.is_cuda else "q is not on a CUDA device"
     if why_not_triton is None:
         return Choice("triton", f"CUDA device, {_name(q)}, head size up to 256")  # sizes may be symbols here
-    why_not_sdpa = _why_not_sdpa(q, mask, bias)
+    why_not_sdpa = sdpa.supports(q, mask, bias)
     if why_not_sdpa is None:
         return Choice("sdpa", f"{why_not_triton}; torch's CPU kernel takes {_name(q)} with this mask")
     return Choice("tiled", f"not triton: {why_not_triton}; not sdpa: {why_not_sdpa}")
@@ -55,7 +55,7 @@ def require_backend(backend: str, q: Tensor, *, mask: Mask, bias: Tensor | None)
     if backend == "triton":
         reason = _why_not_triton(q, bias)
     elif backend == "sdpa":
-        reason = _why_not_sdpa(q, mask, bias)
+        reason = sdpa.supports(q, mask, bias)
     if reason is not None:
         raise ValueError(f"backend {backend!r} cannot run this: {reason}")
 
@@ -75,10 +75,6 @@ def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return "its kernels give no gradient of bias"
     return None
-
-
-def _why_not_sdpa(q: Tensor, mask: Mask, bias: Tensor | None) -> str | None:
-    return sdpa.supports(q, mask, bias)
 
 
 def _name(x: Tensor) -> str:

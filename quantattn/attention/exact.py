@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import bias_of_sequence, seen_scores, seen_sum
-from quantattn.attention.state import Attended
+from quantattn.attention.state import Attended, lse_dtype
 
 
 def exact_attention(
@@ -47,7 +47,7 @@ def exact_attention(
     Returns:
         out (T, H, D) in the dtype of q, lse (T, H) in float32, or float64 for float64 inputs.
     """
-    dtype = _lse_dtype(q)
+    dtype = lse_dtype(q.dtype)
     bias = None if bias is None else bias.to(dtype)
     out, lse = _packed(q.to(dtype), k.to(dtype), v.to(dtype), cu_seqlens, cu_seqlens_k, mask, bias, scale)
     return Attended(out.to(q.dtype), lse)
@@ -89,7 +89,7 @@ def _packed(
 ) -> tuple[Tensor, Tensor]:
     group = q.shape[1] // k.shape[1]
     rows, columns = cu_q.tolist(), cu_k.tolist()
-    outs, lses = [q[:0]], [q[:0].sum(-1, dtype=_lse_dtype(q))]  # so that no sequence at all is a result too
+    outs, lses = [q[:0]], [q[:0].sum(-1, dtype=lse_dtype(q.dtype))]  # so that no sequence at all is a result too
     for n in range(len(rows) - 1):
         q_n = q[rows[n] : rows[n + 1]].transpose(0, 1)  # (H, Nq, D)
         k_n = k[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)  # (H, Nk, D)
@@ -114,7 +114,7 @@ def _dense(
     sees = seen.any(dim=-1, keepdim=True)
     # A row without keys gets finite scores, so that softmax and logsumexp have a gradient there to multiply by nothing.
     scores = scores.where(seen, -torch.inf).where(sees, 0)
-    lse = torch.logsumexp(scores.to(_lse_dtype(q)), dim=-1).where(sees[..., 0], -torch.inf)
+    lse = torch.logsumexp(scores.to(lse_dtype(q.dtype)), dim=-1).where(sees[..., 0], -torch.inf)
     if from_lse:
         stored = torch.nextafter(lse.detach(), torch.full_like(lse, torch.inf))[..., None].where(sees, 0)
         weights = torch.exp(scores - stored).where(seen, 0)
@@ -122,7 +122,3 @@ def _dense(
         return seen_sum(weights, v, seen) / (mass / mass.detach()), lse  # a division by 1 that has a gradient
     weights = torch.softmax(scores, dim=-1).where(seen, 0)
     return seen_sum(weights, v, seen), lse
-
-
-def _lse_dtype(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import as_given
+from quantattn.attention.state import lse_dtype
 
 _PROBLEM = "Tensor? cu_q, Tensor? cu_k, Tensor? bias, float scale, int? left, int? right"
 
@@ -169,8 +170,7 @@ def packed_attention_op(
 
 @packed_attention_op.register_fake
 def _packed_shapes(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor]:
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=dtype)
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=lse_dtype(q.dtype))
 
 
 @torch.library.custom_op(

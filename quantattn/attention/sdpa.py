@@ -30,7 +30,7 @@ from torch import Tensor
 from quantattn.attention import ops, tiled
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import all_finite
-from quantattn.attention.state import Attended, AttentionState
+from quantattn.attention.state import Attended, AttentionState, lse_dtype
 from quantattn.attention.tiled import Tiling
 
 _forward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -149,9 +149,8 @@ def backward(
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:
-    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-    lse = torch.full(q.shape[:2], -torch.inf, dtype=lse_dtype, device=q.device)
+    lse = torch.full(q.shape[:2], -torch.inf, dtype=lse_dtype(q.dtype), device=q.device)
     for piece in _pieces(tiling):
         o, s = _forward_op(
             _heads_first(piece.of_rows(q)),

@@ -37,6 +37,11 @@ class Attended(NamedTuple):
     lse: Tensor
 
 
+def lse_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of lse and of the sums behind a result, for inputs of `dtype`: float64 for float64, else float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 @dataclass(frozen=True)
 class AttentionState:
     """The summary (m, l, u) of a set of keys, one a row; rows are queries and may have leading batch dimensions.

@@ -28,7 +28,7 @@ from torch import Tensor
 from quantattn.attention.exact import exact_attention, standard_attention
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import bias_of_sequence
-from quantattn.attention.state import Attended
+from quantattn.attention.state import Attended, lse_dtype
 
 GRADIENTS = ("dq", "dk", "dv", "dbias")
 """Names of the results that are gradients; the others are out and lse."""
@@ -276,7 +276,7 @@ def _by_pieces(backend: Backend, problem: Problem, dtype: torch.dtype, backward:
     p = problem
     group = p.q.shape[1] // p.k.shape[1]
     bias = None if p.bias is None else p.bias.reshape((1,) * (4 - p.bias.dim()) + tuple(p.bias.shape))
-    results = {"out": torch.zeros_like(p.q), "lse": p.q.new_zeros(p.q.shape[:2], dtype=_lse_dtype(dtype))}
+    results = {"out": torch.zeros_like(p.q), "lse": p.q.new_zeros(p.q.shape[:2], dtype=lse_dtype(dtype))}
     if backward:
         results |= {"dq": torch.zeros_like(p.q), "dk": torch.zeros_like(p.k), "dv": torch.zeros_like(p.v)}
         results |= {} if bias is None else {"dbias": torch.zeros_like(bias)}
@@ -309,10 +309,6 @@ def _by_pieces(backend: Backend, problem: Problem, dtype: torch.dtype, backward:
     if backward and p.bias is not None:
         results["dbias"] = results["dbias"].reshape(p.bias.shape)
     return results
-
-
-def _lse_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def errors(value: Tensor, truth: Tensor) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from quantattn.attention import ops
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import bias_of_sequence, product_of_seen, visible_block
-from quantattn.attention.state import Attended, AttentionState
+from quantattn.attention.state import Attended, AttentionState, lse_dtype
 
 
 def tiled_attention(
@@ -61,8 +61,6 @@ def tiled_attention(
     Returns:
         out (T, H, D) in the dtype of q, lse (T, H) in float32, or float64 for float64 inputs.
     """
-    if block_q < 1 or block_k < 1:
-        raise ValueError(f"blocks need at least one row and one column, got {block_q} × {block_k}")
     problem = (bias, scale, mask.left, mask.right, "tiled", block_q, block_k)
     return Attended(*ops.packed_attention_op(q, k, v, cu_seqlens, cu_seqlens_k, *problem))
 
@@ -145,7 +143,7 @@ class _Sequence:
 def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling) -> tuple[Tensor, Tensor]:
     """(out, lse) of attention by blocks, shapes as in `tiled_attention`; no autograd of its own."""
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-    lse = torch.full(q.shape[:2], -torch.inf, dtype=_accumulator(q), device=q.device)
+    lse = torch.full(q.shape[:2], -torch.inf, dtype=lse_dtype(q.dtype), device=q.device)
     for n, rows, columns in tiling.sequences():
         sequence = _sequence(q[rows], k[columns], v[columns], bias, n, tiling)
         for queries in tiling.query_blocks(sequence.q.shape[2]):
@@ -182,7 +180,7 @@ def backward(
         tiling: offsets, mask, scale and blocks.
         bias_needs_grad: False leaves dbias out (None).
     """
-    dtype = _accumulator(q)
+    dtype = lse_dtype(q.dtype)
     dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     dbias = None
     if bias is not None and bias_needs_grad:
@@ -259,7 +257,7 @@ def _backward_of_rows(
 
 
 def _sequence(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, n: int, tiling: Tiling) -> _Sequence:
-    dtype = _accumulator(q)
+    dtype = lse_dtype(q.dtype)
     q_n = _heads_first(q.to(dtype) * tiling.scale, k.shape[1])
     return _Sequence(
         q=q_n,
@@ -296,7 +294,3 @@ def _block(bias: Tensor, queries: tuple[int, int], keys: tuple[int, int]) -> Ten
     """The view of a sequence's bias that a block reads; broadcast axes stay."""
     bias = bias[:, :, slice(*queries)] if bias.shape[2] > 1 else bias
     return bias[..., slice(*keys)] if bias.shape[3] > 1 else bias
-
-
-def _accumulator(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32

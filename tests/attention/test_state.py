@@ -184,3 +184,12 @@ def test_shapes_that_do_not_belong_together_are_refused(scores: tuple[int, ...],
 def test_a_state_of_other_shapes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"u \(2,\)"):
         AttentionState(torch.zeros(2), torch.zeros(2), torch.zeros(2))
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+def test_autocast_does_not_round_a_block(per_row: bool) -> None:
+    scores, values = (x.float() for x in block(3, 4, 6))
+    values = values.expand(4, 6, 3) if per_row else values
+    plain = AttentionState.of_block(scores, values)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert same_bits(AttentionState.of_block(scores, values), plain)
