@@ -69,7 +69,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         ) from error
     except Exception as error:
         first = str(error).strip().split(". ")[0] or type(error).__name__
-        raise ValueError(f"{path} is not a checkpoint of plain values: {first}") from error
+        raise ValueError(f"{path} is not a checkpoint of plain values, or is damaged: {first}") from error
     return state
 
 
