@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import quantattn.data.market.prepare as prepare
 from quantattn.data.market.encode import decision_rows, encode_market
 from quantattn.data.market.features import FEATURES
 from quantattn.data.market.prepare import MidLabel, prepare_market
@@ -140,6 +141,25 @@ def test_a_planted_leak_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Tokenizer, "fit", staticmethod(fit_on_everything))
     with pytest.raises(LeakError, match="tokenizer was fitted until"):
+        prepare_market(MARKET, **SETTINGS)
+
+
+@pytest.mark.parametrize("stage", ["token_table", "book_features"])
+def test_inputs_that_look_ahead_fail_the_run_whatever_times_they_claim(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    honest = getattr(prepare, stage)
+
+    def tokens_of_the_next_event(*args: Any) -> Any:
+        table = honest(*args)
+        return replace(table, fields={name: np.roll(column, -1) for name, column in table.fields.items()})
+
+    def features_of_the_next_event(*args: Any, **settings: Any) -> pl.LazyFrame:
+        return honest(*args, **settings).with_columns(pl.col(FEATURES).shift(-1, fill_value=0).over("entity"))
+
+    made = {"token_table": tokens_of_the_next_event, "book_features": features_of_the_next_event}[stage]
+    monkeypatch.setattr(prepare, stage, made)
+    with pytest.raises(LeakError, match=r"input depends on the future: \w+ of event \d+ is .* when nothing after"):
         prepare_market(MARKET, **SETTINGS)
 
 

@@ -12,14 +12,16 @@ import numpy.typing as npt
 import polars as pl
 
 from quantattn.data.bayes import Bayes
+from quantattn.data.digest import columns_sha256
 from quantattn.data.market.book import count_flags
 from quantattn.data.market.encode import collect_events, decision_rows, token_table
 from quantattn.data.market.features import FEATURES, book_features, persistence
 from quantattn.data.market.sessions import Sessions, exchange_sessions
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
 from quantattn.data.prepared import PARTS, Prepared
-from quantattn.data.protocol.audit import Fitted, audit
+from quantattn.data.protocol.audit import Audit, Fitted, audit
 from quantattn.data.protocol.labels import CLASS_NAMES, MidMove, Threshold, mid_moves
+from quantattn.data.protocol.perturb import past_only
 from quantattn.data.protocol.splits import Intervals, WalkForward
 from quantattn.data.schema import EXECUTE_HIDDEN
 from quantattn.data.sources.source import Source
@@ -127,22 +129,16 @@ def prepare_market(
     tokenizer = Tokenizer.fit(
         events.lazy(), source.instruments, fitted_until=cut.end_of_training, fields=fields, n_bins=n_bins
     )
-    table = token_table(tokenizer.transform(events.lazy()), tokenizer)
-    known = cut.decisions.with_columns(
-        as_of="available_time", input_time=pl.Series(table.time[cut.decisions["row"].to_numpy()])
-    )
-    proof = audit(
-        known.select("entity", "as_of", "label_start", "label_end", "input_time"),
-        cut.parts,
-        fitted=_fitted(tokenizer, cut),
-        events=events,
-        sessions=sessions,
-        embargo=split.embargo,
-        earlier_tests=cut.earlier_tests,
-    ).require()
-    features = book_features(events.lazy(), source.instruments, sessions=sessions).select(FEATURES).collect()
-    made = {name: _Part.of(cut.decisions[cut.parts[name]], features) for name in PARTS}
-    sets = {name: part.cut(table, max_seq_len, layout, min_context) for name, part in made.items()}
+
+    def inputs_of(known: pl.DataFrame) -> _Inputs:
+        return _Inputs.of(known, source, sessions, tokenizer)
+
+    inputs = inputs_of(events)
+    proof = _audit(events, inputs, cut, tokenizer, sessions, split.embargo)
+    again = past_only(lambda past: inputs_of(past).columns, events, inputs.columns, cut.end_of_training - 1)
+    proof = Audit((*proof.checks, again)).require()
+    made = {name: _Part.of(cut.decisions[cut.parts[name]], inputs.features) for name in PARTS}
+    sets = {name: part.cut(inputs.table, max_seq_len, layout, min_context) for name, part in made.items()}
     known_law = market if market is not None and _is_drawn(label, decision_kinds, cut.threshold) else None
     return Prepared(
         **sets,
@@ -153,7 +149,7 @@ def prepare_market(
         audit=proof,
         counts=_counts(source, events, measured.height, cut.decisions.height, sets),
         dropped=cut.dropped,
-        hashes=dict(source.report.files) | _hashes(tokenizer, table, cut.decisions),
+        hashes=dict(source.report.files) | _hashes(tokenizer, inputs.table, cut.decisions),
         baselines={name: part.baselines for name, part in made.items()},
         as_of={name: part.rows["available_time"].to_numpy() for name, part in made.items()},
         entity={name: part.rows["entity"].to_numpy() for name, part in made.items()},
@@ -224,6 +220,25 @@ class _Cut:
 
 
 @dataclass(frozen=True)
+class _Inputs:
+    """What models and baselines see of every event."""
+
+    table: TokenTable
+    features: pl.DataFrame
+
+    @staticmethod
+    def of(events: pl.DataFrame, source: Source, sessions: Sessions | None, tokenizer: Tokenizer) -> _Inputs:
+        features = book_features(events.lazy(), source.instruments, sessions=sessions).select(FEATURES)
+        return _Inputs(token_table(tokenizer.transform(events.lazy()), tokenizer), features.collect())
+
+    @property
+    def columns(self) -> dict[str, pl.Series]:
+        """Every column by name."""
+        tokens = {name: pl.Series(name, column) for name, column in self.table.fields.items()}
+        return tokens | {name: self.features[name] for name in FEATURES}
+
+
+@dataclass(frozen=True)
 class _Part:
     """Decisions of one part, and their baselines, row by row."""
 
@@ -278,6 +293,27 @@ def _counts(
     )
 
 
+def _audit(
+    events: pl.DataFrame,
+    inputs: _Inputs,
+    cut: _Cut,
+    tokenizer: Tokenizer,
+    sessions: Sessions | None,
+    embargo: int,
+) -> Audit:
+    latest = pl.Series("input_time", inputs.table.time[cut.decisions["row"].to_numpy()])
+    known = cut.decisions.select("entity", "label_start", "label_end", latest, as_of="available_time")
+    return audit(
+        known,
+        cut.parts,
+        fitted=_fitted(tokenizer, cut),
+        events=events,
+        sessions=sessions,
+        embargo=embargo,
+        earlier_tests=cut.earlier_tests,
+    )
+
+
 def _fitted(tokenizer: Tokenizer, cut: _Cut) -> tuple[Fitted, ...]:
     return (
         Fitted("tokenizer", tokenizer.fitted_until, tokenizer.fitted_rows),
@@ -302,16 +338,6 @@ def _hashes(tokenizer: Tokenizer, table: TokenTable, decisions: pl.DataFrame) ->
     drawn = decisions.select("row", pl.col("label").cast(pl.Int64), "label_start", "label_end")
     return {
         "vocabulary": hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
-        "tokens": _sha256({**table.fields, "time": table.time, "offsets": table.offsets}),
-        "decisions": _sha256({name: drawn[name].to_numpy() for name in drawn.columns}),
+        "tokens": columns_sha256({**table.fields, "time": table.time, "offsets": table.offsets}),
+        "decisions": columns_sha256({name: drawn[name].to_numpy() for name in drawn.columns}),
     }
-
-
-def _sha256(columns: Mapping[str, npt.NDArray[np.generic]]) -> str:
-    """Of names, types and little-endian bytes, in the order of the names."""
-    digest = hashlib.sha256()
-    for name, column in sorted(columns.items()):
-        plain = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
-        digest.update(f"{name} {plain.dtype.str} {plain.shape}\n".encode())
-        digest.update(plain.tobytes())
-    return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 from quantattn.data.protocol.audit import Audit, Check, Fitted, LeakError, audit
 from quantattn.data.protocol.labels import CLASS_NAMES, REASONS, MidMove, Threshold, mid_moves
-from quantattn.data.protocol.perturb import perturb_future
+from quantattn.data.protocol.perturb import past_only, perturb_future
 from quantattn.data.protocol.splits import Intervals, Split, WalkForward, purge
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "WalkForward",
     "audit",
     "mid_moves",
+    "past_only",
     "perturb_future",
     "purge",
 ]

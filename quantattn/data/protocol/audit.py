@@ -184,7 +184,7 @@ class _Facts:
 
     def where(self, row: int) -> str:
         """Names a row so that somebody can find it."""
-        return f"row {row} ({self.entity[int(row)]}, as of {_utc(self.as_of[row])})"
+        return f"row {row} ({self.entity[int(row)]}, as of {utc(self.as_of[row])})"
 
 
 def _verdict(name: str, looked_at: int, bad: Int64Array, sentence: str) -> Check:
@@ -203,7 +203,7 @@ def _times_sorted(facts: _Facts, events: pl.DataFrame | None) -> Check:
         bad = np.flatnonzero(same[1:] & (np.diff(time) < 0)) + 1
         if bad.size:
             row = int(bad[0])
-            sentence = f"{what} {row} ({entity[row]}) at {_utc(time[row])} follows one at {_utc(time[row - 1])}"
+            sentence = f"{what} {row} ({entity[row]}) at {utc(time[row])} follows one at {utc(time[row - 1])}"
             return Check(name, "failed", len(time), int(bad.size), sentence)
     return Check(name, "passed", len(facts.as_of) + (0 if events is None else events.height))
 
@@ -216,7 +216,7 @@ def _known_after_event(events: pl.DataFrame | None) -> Check:
     if not bad.len():
         return Check(name, "passed", events.height)
     entity, event, available = events.select("entity", "event_time", "available_time").row(bad[0])
-    sentence = f"event {bad[0]} ({entity}) is available at {_utc(available)} but happens at {_utc(event)}"
+    sentence = f"event {bad[0]} ({entity}) is available at {utc(available)} but happens at {utc(event)}"
     return Check(name, "failed", events.height, bad.len(), sentence)
 
 
@@ -224,7 +224,7 @@ def _input_known(facts: _Facts) -> Check:
     rows = facts.used()
     bad = rows[facts.input_time[rows] > facts.as_of[rows]]
     sentence = (
-        f"{facts.where(bad[0])} uses a value available only at {_utc(facts.input_time[bad[0]])}" if bad.size else ""
+        f"{facts.where(bad[0])} uses a value available only at {utc(facts.input_time[bad[0]])}" if bad.size else ""
     )
     return _verdict("feature later than the decision", len(rows), bad, sentence)
 
@@ -274,7 +274,7 @@ def _parts_in_order(facts: _Facts) -> Check:
             bad = rows[facts.as_of[rows] >= first]
             looked_at += len(rows)
             if bad.size:
-                sentence = f"{facts.where(bad[0])} is in {part}, but {later} begins at {_utc(first)}"
+                sentence = f"{facts.where(bad[0])} is in {part}, but {later} begins at {utc(first)}"
                 return _verdict(name, len(rows), bad, sentence)
     return Check(name, "passed", looked_at)
 
@@ -292,7 +292,7 @@ def _labels_apart(facts: _Facts) -> Check:
             if bad.size:
                 sentence = (
                     f"the label of {facts.where(bad[0])} in {part} looks at {_interval(facts, bad[0])}, "
-                    f"and the labels of {later} at {_utc(first)} … {_utc(last)}"
+                    f"and the labels of {later} at {utc(first)} … {utc(last)}"
                 )
                 return _verdict(name, len(rows), bad, sentence)
     return Check(name, "passed", looked_at)
@@ -308,7 +308,7 @@ def _embargo_kept(facts: _Facts, embargo: int, earlier_tests: Sequence[Int64Arra
         last = facts.end[block].max()
         bad = rows[(facts.as_of[rows] > last) & (facts.as_of[rows] <= last + embargo)]
         if bad.size:
-            sentence = f"{facts.where(bad[0])} is in train, but the embargo lasts until {_utc(last + embargo)}"
+            sentence = f"{facts.where(bad[0])} is in train, but the embargo lasts until {utc(last + embargo)}"
             return _verdict(name, len(rows), bad, sentence)
     return Check(name, "passed", len(rows))
 
@@ -326,15 +326,15 @@ def _fitted_on_training(facts: _Facts, fitted: Sequence[Fitted], walk_forward: b
             bad.append(f"{thing.name} was fitted on {thing.fitted_rows} rows but does not say until when")
         elif thing.fitted_until is not None and first is not None and thing.fitted_until > first:
             row = held_out[np.argmin(facts.as_of[held_out])]
-            bad.append(f"{thing.name} was fitted until {_utc(thing.fitted_until)}, and {facts.where(row)} is held out")
+            bad.append(f"{thing.name} was fitted until {utc(thing.fitted_until)}, and {facts.where(row)} is held out")
     return Check(name, "failed" if bad else "passed", len(fitted), len(bad), bad[0] if bad else "")
 
 
 def _interval(facts: _Facts, row: int) -> str:
-    return f"{_utc(facts.start[row])} … {_utc(facts.end[row])}"
+    return f"{utc(facts.start[row])} … {utc(facts.end[row])}"
 
 
-def _utc(time: int) -> str:
-    """ISO 8601 with all nine decimals."""
+def utc(time: int) -> str:
+    """A time in ns UTC as ISO 8601 with all nine decimals."""
     seconds, rest = divmod(int(time), 10**9)
     return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"

@@ -1,9 +1,14 @@
-"""Another future for the same past: the instrument that shows whether a computation looks ahead."""
+"""Another future for the same past, or none: the instruments that show whether a computation looks ahead."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Literal
+
 import numpy as np
 import polars as pl
+
+from quantattn.data.protocol.audit import Check, utc
 
 
 def perturb_future(frame: pl.DataFrame, as_of: int, seed: int = 0) -> pl.DataFrame:
@@ -32,6 +37,40 @@ def perturb_future(frame: pl.DataFrame, as_of: int, seed: int = 0) -> pl.DataFra
             changed.append(_shuffled(series, random))
     both = pl.concat([past, pl.DataFrame(changed, schema=frame.schema)])
     return both.sort("entity", maintain_order=True)
+
+
+def past_only(
+    compute: Callable[[pl.DataFrame], Mapping[str, pl.Series]],
+    frame: pl.DataFrame,
+    whole: Mapping[str, pl.Series],
+    as_of: int,
+) -> Check:
+    """Compute the past again with its future cut off; every value must come out the same.
+
+    Args:
+        compute: event table → name of an input → its values, one an event.
+        frame: the whole event table.
+        whole: what `compute` gave for it.
+        as_of: ns UTC; rows available later are cut off.
+
+    Returns:
+        A check for an audit that names the first event whose value changed; `leaks` counts values.
+    """
+    known = frame["available_time"] <= as_of
+    rows, alone = known.arg_true(), compute(frame.filter(known))
+    leaks, sentence = 0, ""
+    for name, column in whole.items():
+        before = column.gather(rows)
+        changed = before.ne_missing(alone[name]).arg_true()
+        if len(changed) and not leaks:
+            row = changed[0]
+            sentence = (
+                f"{name} of event {rows[row]} is {before[row]}, and {alone[name][row]} when nothing after {utc(as_of)} "
+                f"is known"
+            )
+        leaks += len(changed)
+    verdict: Literal["passed", "failed"] = "failed" if leaks else "passed"
+    return Check("input depends on the future", verdict, len(rows) * len(whole), leaks, sentence)
 
 
 def _shuffled(series: pl.Series, random: np.random.Generator) -> pl.Series:

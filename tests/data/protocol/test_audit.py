@@ -21,6 +21,7 @@ from quantattn.data.protocol import (
     WalkForward,
     audit,
     mid_moves,
+    past_only,
     perturb_future,
 )
 from quantattn.data.schema import BookEvents, check
@@ -289,3 +290,24 @@ def test_perturbing_the_future_shows_a_computation_that_looks_ahead() -> None:
         here = table.with_columns(x=computed).filter(past)["x"]
         there = perturb_future(table, cut).with_columns(x=computed).filter(past)["x"]
         assert here.equals(there) is same
+
+
+def test_cutting_the_future_off_shows_it_too_and_names_the_row() -> None:
+    table, cut = events_of_two(), 100 * SECOND
+
+    def inputs(column: pl.Expr) -> Any:
+        return lambda frame: {"size": frame["size"], "x": frame.with_columns(x=column)["x"]}
+
+    known = table.filter(pl.col("available_time") <= cut).height
+    honest = inputs((pl.col("size").cum_sum() / 7).over("entity"))
+    found = past_only(honest, table, honest(table), cut)
+    assert (found.verdict, found.looked_at, found.leaks) == ("passed", 2 * known, 0)
+    for column, leaks in (
+        (pl.col("size").shift(-1).over("entity"), 2),
+        (pl.col("size") - pl.col("size").mean(), known),
+    ):
+        compute = inputs(column)
+        found = past_only(compute, table, compute(table), cut)
+        assert (found.verdict, found.leaks) == ("failed", leaks)
+        assert found.sentence.startswith("x of event ")
+        assert "when nothing after 1970-01-01T00:01:40.000000000Z is known" in found.sentence
