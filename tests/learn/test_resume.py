@@ -116,7 +116,7 @@ def test_a_run_goes_on_from_whole_checkpoints_only(tmp_path: Path, content: byte
         require_resumable(tmp_path / "checkpoints" / "best.ckpt")
     whole = (tmp_path / LAST).read_bytes()
     (tmp_path / LAST).write_bytes(whole[: len(whole) // 2] if content is None else content)
-    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint of plain values, or is damaged: \S+"):
+    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint of plain values.* or is damaged"):
         require_resumable(tmp_path / LAST)
 
 
