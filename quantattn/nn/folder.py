@@ -30,10 +30,11 @@ def write_folder(folder: Path, files: Mapping[str, bytes], library: str, check: 
     that moment and is deleted after.
 
     Raises:
-        ValueError: `folder` is something else than such a folder.
+        ValueError: `folder`, or what has the name of the one that stands aside, is something else than such a folder.
         OSError: a file did not come back from the disk as it was written.
     """
-    _refuse_foreign(folder, set(files) | {MANIFEST})
+    for place in (folder, _aside(folder)):
+        _refuse_foreign(place, set(files) | {MANIFEST})
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(staging, ignore_errors=True)
@@ -66,7 +67,7 @@ def read_folder(folder: Path, largest: Mapping[str, int]) -> tuple[dict[str, byt
             file or is too large, a manifest of another format or with other names, a hash that differs.
     """
     if not folder.is_dir():
-        aside = folder.with_name(f"{folder.name}.previous")
+        aside = _aside(folder)
         hint = f"; a save was interrupted and left the previous one at {aside}" if aside.is_dir() else ""
         raise ValueError(f"there is no model folder at {folder}{hint}")
     names = sorted(entry.name for entry in os.scandir(folder))
@@ -161,8 +162,12 @@ def _write(path: Path, content: bytes) -> None:
         raise OSError(f"{path} does not hold what was written to it")
 
 
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.previous")
+
+
 def _swap(new: Path, folder: Path) -> None:
-    aside = folder.with_name(f"{folder.name}.previous")
+    aside = _aside(folder)
     if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
@@ -176,7 +181,9 @@ def _refuse_foreign(folder: Path, names: set[str]) -> None:
         return
     if folder.is_symlink() or not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; a model is saved as one")
-    foreign = sorted(entry.name for entry in os.scandir(folder) if entry.name not in names)
+    found = sorted(entry.name for entry in os.scandir(folder))
+    # Other libraries have files of the same names; the manifest is what makes a folder one of ours.
+    foreign = [name for name in found if name not in names or MANIFEST not in found]
     if foreign:
         raise ValueError(f"{folder} holds {', '.join(foreign[:4])}, which is no part of a model: save elsewhere")
 

@@ -67,6 +67,7 @@ def save_pretrained(
     }
     try:
         config_json = json.dumps(config, indent=2, allow_nan=False) + "\n"
+        parse_json(Path(CONFIG), config_json.encode())
     except (TypeError, ValueError) as error:
         raise ValueError(f"extra must hold plain JSON values: {error}") from error
     parse_json(Path(VOCABULARY), vocabulary_json.encode())

@@ -95,6 +95,15 @@ def test_saving_replaces_a_model_and_nothing_else(model: Model, saved: Path, tmp
     with pytest.raises(ValueError, match=r"holds notes\.txt, which is no part of a model"):
         save_pretrained(model, saved)
     assert (saved / "notes.txt").read_text() == "mine"
+    for other in ("theirs", "model.previous"):
+        (tmp_path / other).mkdir()
+        (tmp_path / other / "config.json").write_text("of another library")
+    (saved / "notes.txt").unlink()
+    for place in (tmp_path / "theirs", saved):
+        with pytest.raises(ValueError, match=r"holds config\.json, which is no part of a model"):
+            save_pretrained(model, place)
+    assert (tmp_path / "theirs" / "config.json").read_text() == "of another library"
+    assert (tmp_path / "model.previous" / "config.json").read_text() == "of another library"
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match="is not a folder"):
         save_pretrained(model, tmp_path / "file")
@@ -123,7 +132,7 @@ def test_a_kill_between_the_renames_loses_nothing(model: Model, saved: Path, tmp
 
 
 def test_what_cannot_be_saved_is_named(model: Model, tmp_path: Path) -> None:
-    for extra in ({"x": float("nan")}, {"x": object()}):
+    for extra in ({"x": float("nan")}, {"x": object()}, {"x": 1 << 70}, {1: "a", "1": "b"}):
         with pytest.raises(ValueError, match="extra must hold plain JSON values"):
             save_pretrained(model, tmp_path / "m", extra=extra)
     with pytest.raises(ValueError, match=r"vocabulary\.json is not valid JSON"):
