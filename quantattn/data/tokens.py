@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -28,21 +29,21 @@ MOST_BINS = 2**16 - 1 - FIRST_CODE
 CATEGORIES: tuple[str, ...] = ("kind", "side")
 DAY = 86_400 * 10**9
 CLIP = 8.0
-FORMAT = 1
+FORMAT = 2
 
 LINEAR: frozenset[str] = frozenset({"imbalance", "clock"})
 """Numeric fields whose value is scaled as it is; the others are scaled as sign(x) · log(1 + |x|)."""
 
 
-def raw_fields(tick: pl.Expr) -> dict[str, pl.Expr]:
+def raw_fields(tick: pl.Expr, zone: str = "UTC") -> dict[str, pl.Expr]:
     """The exact integers (Int64, null where unknown) from which numeric tokens are made, in order.
 
     size: of the event, in its own unit. price: distance of the event's price from the mid **before** the event, in
     half ticks. mid_move: of the mid with this event, in half ticks. spread: after the event, in ticks. ask_size,
     bid_size: at the best level, after. imbalance: (bid − ask)/(bid + ask) of those, in thousandths, rounded down.
-    gap: ns since the entity's last event. clock: ns since midnight UTC. The first event of an entity has no price,
-    mid_move and gap; a crossed, locked or one-sided book has no mid, spread and imbalance. The frame must be in
-    canonical order.
+    gap: ns since the entity's last event. clock: what a clock in the time zone `zone` shows, in ns since midnight.
+    The first event of an entity has no price, mid_move and gap; a crossed, locked or one-sided book has no mid, spread
+    and imbalance. The frame must be in canonical order.
     """
     new_entity = pl.col("entity") != pl.col("entity").shift(1)
     mid2 = pl.when(usable_book()).then(pl.col("ask_price_1") + pl.col("bid_price_1"))
@@ -60,8 +61,15 @@ def raw_fields(tick: pl.Expr) -> dict[str, pl.Expr]:
         "bid_size": bid,
         "imbalance": pl.when(usable_book() & (ask + bid > 0)).then((bid - ask) * 1000 // (bid + ask)),
         "gap": pl.col("available_time") - before(pl.col("available_time")),
-        "clock": pl.col("available_time") % DAY,
+        "clock": _wall_clock(pl.col("available_time"), zone),
     }
+
+
+def _wall_clock(time: pl.Expr, zone: str) -> pl.Expr:
+    if zone == "UTC":
+        return time % DAY
+    local = pl.from_epoch(time, time_unit="ns").dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
+    return local.dt.replace_time_zone(None).to_physical() % DAY
 
 
 RAW: tuple[str, ...] = tuple(raw_fields(pl.lit(1)))
@@ -122,6 +130,7 @@ class Tokenizer:
         fitted_until: no row at or after this time was looked at (ns UTC, compared with `available_time`).
         fitted_last: the latest `available_time` that was looked at.
         fitted_rows: how many rows were looked at.
+        zone: time zone of the clock; under daylight saving a clock in UTC would move the session by an hour.
     """
 
     categories: Mapping[str, tuple[int, ...]]
@@ -130,6 +139,7 @@ class Tokenizer:
     fitted_until: int
     fitted_last: int
     fitted_rows: int
+    zone: str = "UTC"
 
     @staticmethod
     def fit(
@@ -140,6 +150,7 @@ class Tokenizer:
         fields: Sequence[str] | None = None,
         n_bins: int = 32,
         max_rows: int = 2_000_000,
+        zone: str = "UTC",
     ) -> Tokenizer:
         """Learn categories, bins and scales from the rows with available_time < fitted_until.
 
@@ -150,9 +161,10 @@ class Tokenizer:
             fields: which tokens to make, names among `FIELDS`; None is all of them.
             n_bins: the most bins a numeric field may get.
             max_rows: with more training rows than this, bins and scales come from every k-th of them.
+            zone: time zone of the clock, such as "America/New_York".
 
         Raises:
-            ValueError: when there is no training row, a field is not known, or n_bins is not in 2 … `MOST_BINS`.
+            ValueError: no training row, a field or zone that is not known, or n_bins outside 2 … `MOST_BINS`.
         """
         names = FIELDS if fields is None else tuple(fields)
         unknown = [name for name in names if name not in FIELDS]
@@ -160,6 +172,7 @@ class Tokenizer:
             raise ValueError(f"fields must be some of {', '.join(FIELDS)}, each once, got {', '.join(names) or 'none'}")
         if not 2 <= n_bins <= MOST_BINS:
             raise ValueError(f"n_bins must lie in 2 … {MOST_BINS}, got {n_bins}")
+        _require_zone(zone)
         ticks = {instrument.entity: instrument.tick for instrument in instruments}
         past = pl.col("available_time") < fitted_until
         categorical = [name for name in CATEGORIES if name in names]
@@ -169,7 +182,7 @@ class Tokenizer:
         rows, last, *values = found.collect().row(0)
         if rows == 0:
             raise ValueError(f"no event is available before fitted_until = {fitted_until}: nothing to fit on")
-        raw = {name: expression for name, expression in raw_fields(_tick(ticks)).items() if name in names}
+        raw = {name: expression for name, expression in raw_fields(_tick(ticks), zone).items() if name in names}
         # Raw values look at the row before, so they are made before rows are left out.
         seen = frame.select(past.alias("past"), **raw).filter("past").gather_every(-(-rows // max_rows)).collect()
         return Tokenizer(
@@ -179,6 +192,7 @@ class Tokenizer:
             fitted_until=fitted_until,
             fitted_last=last,
             fitted_rows=rows,
+            zone=zone,
         )
 
     @property
@@ -200,7 +214,7 @@ class Tokenizer:
         """
         ticks = dict(self.ticks)
         ticks.update({instrument.entity: instrument.tick for instrument in instruments or ()})
-        raw = {name: each for name, each in raw_fields(_tick(ticks)).items() if name in self.numeric}
+        raw = {name: each for name, each in raw_fields(_tick(ticks), self.zone).items() if name in self.numeric}
         frame = frame.with_columns(expression.alias(f"{name}_raw") for name, expression in raw.items())
         coded = [self._category(name) for name in self.categories]
         for name, field in self.numeric.items():
@@ -219,6 +233,7 @@ class Tokenizer:
             "fitted_until": self.fitted_until,
             "fitted_last": self.fitted_last,
             "fitted_rows": self.fitted_rows,
+            "zone": self.zone,
             "ticks": dict(self.ticks),
             "categories": {name: list(values) for name, values in self.categories.items()},
             "numeric": fields,
@@ -241,6 +256,7 @@ class Tokenizer:
             fitted_until=plain["fitted_until"],
             fitted_last=plain["fitted_last"],
             fitted_rows=plain["fitted_rows"],
+            zone=plain["zone"],
         )
 
     def _category(self, name: str) -> pl.Expr:
@@ -252,3 +268,10 @@ class Tokenizer:
 
 def _tick(ticks: Mapping[str, int]) -> pl.Expr:
     return pl.col("entity").replace_strict(list(ticks), list(ticks.values()), return_dtype=pl.Int64)
+
+
+def _require_zone(zone: str) -> None:
+    try:
+        ZoneInfo(zone)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"no time zone {zone!r}; expected a name such as 'America/New_York'") from error

@@ -259,6 +259,7 @@ def test_a_lobster_day_is_prepared(folder: str, request: pytest.FixtureRequest, 
     assert made.audit.passed
     assert {c.name: c.verdict for c in made.audit.checks}["label crosses a session end"] == "passed"
     assert made.classes == ("down", "flat", "up")
+    assert Tokenizer.from_json(made.vocabulary_json).zone == "America/New_York"
     assert made.bayes is None
     accounted = made.counts["decisions"] - made.dropped["session end"]
     assert (

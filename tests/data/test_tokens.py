@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars as pl
@@ -187,6 +189,20 @@ def test_engines_and_pieces_agree(events: pl.DataFrame, tokenizer: Tokenizer) ->
     names = events["entity"].unique(maintain_order=True)
     pieces = [tokenizer.transform(events.filter(entity=name).lazy()).collect() for name in names]
     assert pl.concat(pieces).equals(whole)
+
+
+def test_the_session_clock_follows_daylight_saving() -> None:
+    """Half past nine in New York is one clock reading in winter and in summer, and another in UTC."""
+    opens = [datetime(2024, month, 5, 9, 30, tzinfo=ZoneInfo("America/New_York")) for month in (2, 7)]
+    days = one_day()[:2].with_columns(available_time=pl.Series([int(at.timestamp()) * 10**9 for at in opens]))
+    instruments = [Instrument("A", -4, 100)]
+    for zone, hours in (("America/New_York", [9.5, 9.5]), ("UTC", [14.5, 13.5])):
+        fitted = Tokenizer.fit(days.lazy(), instruments, fitted_until=2**62, zone=zone)
+        assert fitted.zone == Tokenizer.from_json(fitted.to_json()).zone == zone
+        clock = fitted.transform(days.lazy()).collect()["clock_value"].to_numpy() * fitted.numeric["clock"].scale
+        assert (clock + fitted.numeric["clock"].center) / 3.6e12 == pytest.approx(hours)
+    with pytest.raises(ValueError, match="no time zone 'America/Gotham'"):
+        Tokenizer.fit(days.lazy(), instruments, fitted_until=2**62, zone="America/Gotham")
 
 
 def test_some_fields_only(events: pl.DataFrame, until: int, tokenizer: Tokenizer) -> None:

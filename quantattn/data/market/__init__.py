@@ -2,7 +2,7 @@
 
 from quantattn.data.market.book import book_flags, count_flags, halt_intervals
 from quantattn.data.market.features import FEATURES, book_features, feature_names, persistence
-from quantattn.data.market.sessions import Sessions, exchange_sessions, midnight
+from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone, midnight
 
 __all__ = [
     "FEATURES",
@@ -11,6 +11,7 @@ __all__ = [
     "book_flags",
     "count_flags",
     "exchange_sessions",
+    "exchange_zone",
     "feature_names",
     "halt_intervals",
     "midnight",

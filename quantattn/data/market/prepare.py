@@ -16,7 +16,7 @@ from quantattn.data.digest import columns_sha256
 from quantattn.data.market.book import count_flags
 from quantattn.data.market.encode import collect_events, decision_rows, token_table
 from quantattn.data.market.features import FEATURES, book_features, persistence
-from quantattn.data.market.sessions import Sessions, exchange_sessions
+from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol.audit import Audit, Fitted, audit
@@ -107,8 +107,8 @@ def prepare_market(
         min_context: for layout "chunks", see `SequenceSet`.
         decision_every: of the events that qualify, every how many-th of each entity is a decision.
         decision_kinds: kinds of event that qualify (codes of `quantattn.data.schema`); None is all.
-        calendar: exchange whose sessions no label and no feature window may leave ("XNAS"); None: an entity's whole
-            table is one session.
+        calendar: exchange whose sessions no label and no feature window may leave ("XNAS"), and by whose time the clock
+            among the tokens goes; None: an entity's whole table is one session, and the clock is UTC.
 
     Returns:
         Sequences of the three parts with the target `label`; `baselines[part]` holds one row a decision: `features`
@@ -127,7 +127,12 @@ def prepare_market(
     measured = mid_moves(events, label.move, sessions)[rows].with_columns(row=rows)
     cut = _Cut.of(measured, label, split, fold)
     tokenizer = Tokenizer.fit(
-        events.lazy(), source.instruments, fitted_until=cut.end_of_training, fields=fields, n_bins=n_bins
+        events.lazy(),
+        source.instruments,
+        fitted_until=cut.end_of_training,
+        fields=fields,
+        n_bins=n_bins,
+        zone="UTC" if calendar is None else exchange_zone(calendar),
     )
 
     def inputs_of(known: pl.DataFrame) -> _Inputs:

@@ -66,6 +66,12 @@ def exchange_sessions(calendar: str, first: int, last: int) -> Sessions:
     return Sessions(calendar, opens[touches], closes[touches])
 
 
+@lru_cache(maxsize=8)
+def exchange_zone(calendar: str) -> str:
+    """The time zone of an exchange ("America/New_York"); ValueError for an unknown calendar."""
+    return str(_calendar(calendar, 2024, 2024).tz)
+
+
 def midnight(date: dt.date, zone: str) -> int:
     """The start of a civil day in a time zone, in nanoseconds UTC.
 
@@ -82,6 +88,13 @@ def midnight(date: dt.date, zone: str) -> int:
 
 @lru_cache(maxsize=8)
 def _schedule(calendar: str, first_year: int, last_year: int) -> tuple[Int64Array, Int64Array]:
+    schedule = _calendar(calendar, first_year, last_year).schedule
+    opens, closes = (schedule[name].to_numpy("datetime64[ns]").astype(np.int64) for name in ("open", "close"))
+    opens.flags.writeable = closes.flags.writeable = False
+    return opens, closes
+
+
+def _calendar(calendar: str, first_year: int, last_year: int) -> Any:
     # The calendars bring pandas along: they are imported on first use and asked once per span of years.
     import exchange_calendars
 
@@ -89,12 +102,9 @@ def _schedule(calendar: str, first_year: int, last_year: int) -> tuple[Int64Arra
         with warnings.catch_warnings():
             # The calendars use what pandas 3.1 deprecates; nobody who calls this can do anything about it.
             warnings.simplefilter("ignore", DeprecationWarning)
-            found: Any = exchange_calendars.get_calendar(calendar, f"{first_year}-01-01", f"{last_year}-12-31")
+            return exchange_calendars.get_calendar(calendar, f"{first_year}-01-01", f"{last_year}-12-31")
     except (exchange_calendars.errors.CalendarError, ValueError) as error:
         raise ValueError(f"no calendar {calendar!r} for the years {first_year} to {last_year}: {error}") from error
-    opens, closes = (found.schedule[name].to_numpy("datetime64[ns]").astype(np.int64) for name in ("open", "close"))
-    opens.flags.writeable = closes.flags.writeable = False
-    return opens, closes
 
 
 def _day(time: int) -> dt.date:

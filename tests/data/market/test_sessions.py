@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from quantattn.data.market.sessions import SECOND, Sessions, exchange_sessions, midnight
+from quantattn.data.market.sessions import SECOND, Sessions, exchange_sessions, exchange_zone, midnight
 
 
 def ns(text: str) -> int:
@@ -42,6 +42,13 @@ def test_weekends_and_holidays_have_no_session() -> None:
     sessions = exchange_sessions("XNYS", ns("2012-07-04T00:00"), ns("2012-07-08T00:00"))
     for day, trading in (("07-04", False), ("07-05", True), ("07-06", True), ("07-07", False), ("07-08", False)):
         assert (sessions.locate(np.array([ns(f"2012-{day}T15:00")]))[0] >= 0) == trading
+
+
+def test_zones() -> None:
+    assert exchange_zone("XNAS") == "America/New_York"
+    assert exchange_zone("XLON") == "Europe/London"
+    with pytest.raises(ValueError, match="no calendar 'NYSEE'"):
+        exchange_zone("NYSEE")
 
 
 def test_midnight_is_the_exchanges() -> None:
