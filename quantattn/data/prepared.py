@@ -33,6 +33,7 @@ class Prepared:
         audit: the proof that nothing known only later was used.
         counts: rows at each stage.
         dropped: reason → decisions left out for it.
+        notes: sentences of the source about what it decided, fell back to, or found odd.
         hashes: name → sha256 of what went in and of what came out.
         baselines: part → name → (Q, …) inputs of the baselines.
         as_of: part → (Q,) int64, when each decision is made, ns UTC.
@@ -55,5 +56,6 @@ class Prepared:
     as_of: Mapping[str, npt.NDArray[np.int64]]
     entity: Mapping[str, npt.NDArray[np.generic]]
     dropped: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     bayes: Bayes | None = None
     bayes_in_context: Bayes | None = None

@@ -259,6 +259,7 @@ def test_a_lobster_day_is_prepared(folder: str, request: pytest.FixtureRequest, 
     assert made.audit.passed
     assert {c.name: c.verdict for c in made.audit.checks}["label crosses a session end"] == "passed"
     assert made.classes == ("down", "flat", "up")
+    assert made.notes == scan_lobster(path).report.notes
     assert Tokenizer.from_json(made.vocabulary_json).zone == "America/New_York"
     assert made.bayes is None
     accounted = made.counts["decisions"] - made.dropped["session end"]
@@ -314,6 +315,11 @@ def test_books_that_give_no_price_are_counted(events: pl.DataFrame) -> None:
     }
     assert made.dropped["crossed book"] == 2 * 6
     assert made.dropped["halt"] == 5 + 5
+
+
+def test_what_the_source_noted_is_handed_on(prepared: Prepared) -> None:
+    assert prepared.notes == MARKET.source().report.notes
+    assert len(prepared.notes) == 1
 
 
 def test_one_class_to_learn_from_is_refused_at_once(events: pl.DataFrame) -> None:

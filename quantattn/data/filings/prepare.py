@@ -111,6 +111,7 @@ def prepare_filings(
         as_of={name: part.rows["available_time"].to_numpy() for name, part in parts.items()},
         entity={name: part.rows["entity"].to_numpy() for name, part in parts.items()},
         dropped=dropped,
+        notes=source.report.notes,
     )
 
 

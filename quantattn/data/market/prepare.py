@@ -154,6 +154,7 @@ def prepare_market(
         audit=proof,
         counts=_counts(source, events, measured.height, cut.decisions.height, sets),
         dropped=cut.dropped,
+        notes=source.report.notes,
         hashes=dict(source.report.files) | _hashes(tokenizer, inputs.table, cut.decisions),
         baselines={name: part.baselines for name, part in made.items()},
         as_of={name: part.rows["available_time"].to_numpy() for name, part in made.items()},

@@ -204,11 +204,12 @@ def test_return_is_measured_beside_the_past_return() -> None:
 
 def test_every_filing_is_used_or_counted_with_its_reason() -> None:
     made = source()
-    report = SourceReport(FILINGS, {"no acceptance time": 7}, made.report.files)
+    report = SourceReport(FILINGS, {"no acceptance time": 7}, made.report.files, ("dated by day alone",))
     first = prepared(replace(made, report=report), fold=0, split=WalkForward(n_folds=3, test=0.2, valid=0.1), horizon=9)
     assert first.dropped["outside the fold"] > 0
     assert sum(first.counts[f"{name} filings"] for name in PARTS) + sum(first.dropped.values()) == FILINGS
     assert first.counts["set aside by the source: no acceptance time"] == 7
+    assert first.notes == ("dated by day alone",)
     assert not any("without a session" in name for name in first.counts)
     sundays = pl.DataFrame({"entity": "A", "date": [date(2020, 3, 1), date(2020, 3, 8)], "close": [1.0, 2.0]})
     more = prices()
