@@ -6,7 +6,7 @@ import importlib
 import sys
 from dataclasses import dataclass
 
-from quantattn.cli.errors import DONE, USAGE, complain, exit_code, nearest
+from quantattn.cli.errors import DONE, INTERRUPTED, USAGE, complain, exit_code, nearest
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def usage() -> str:
             "",
             "`quantattn COMMAND --help` says what a command takes. train, score, bench and sweep take Hydra overrides,",
             "such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done, 1 a check or",
-            "a run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM after saving. QUANTATTN_DEBUG=1",
-            "shows tracebacks.",
+            "a run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM and 130 by Ctrl-C, after saving when",
+            "there was something to save. QUANTATTN_DEBUG=1 shows tracebacks.",
         ]
     )
 
@@ -66,6 +66,9 @@ def main(command: str | None = None) -> int:
         return USAGE
     try:
         return int(importlib.import_module(COMMANDS[name].module).run(rest))
+    except KeyboardInterrupt:
+        print(f"quantattn {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         code = exit_code(error)
         if code is None:

@@ -8,8 +8,8 @@ import sys
 import traceback
 from collections.abc import Iterable
 
-DONE, FAILED, USAGE, STOPPED = 0, 1, 2, 143
-"""Exit codes: done; a check or a run failed; wrong usage or configuration; stopped by SIGTERM after saving."""
+DONE, FAILED, USAGE, INTERRUPTED, STOPPED = 0, 1, 2, 130, 143
+"""Exit codes: done; a check or a run failed; wrong usage or configuration; stopped by Ctrl-C; stopped by SIGTERM."""
 
 
 class UsageError(Exception):

@@ -150,7 +150,7 @@ def _train(
     fitted = outcome.fitted
     if fitted is not None and fitted.stopped:
         console.print(f"stopped at step {fitted.step}; ckpt_path=auto paths.output_dir={folder} goes on")
-        return STOPPED
+        return 128 + (fitted.signal or signal.SIGTERM)
     if fitted is not None:
         console.print(
             f"trained {fitted.step} steps in {fitted.seconds:.0f} s; best validation loss {fitted.best_value:.4f} "

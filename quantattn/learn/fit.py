@@ -118,12 +118,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Fitted:
-    """How a run ended: the step it reached, the best step and its figure, whether it was stopped, and its seconds."""
+    """How a run ended: the step it reached, the best step and its figure, whether a signal stopped it, and which."""
 
     step: int
     best_step: int
     best_value: float
     stopped: bool
+    signal: int | None
     seconds: float
 
 
@@ -153,22 +154,33 @@ class Watch(Callback):
         self.valid = None if figure is None else float(figure)
 
 
-class SigtermFlag(Callback):
-    """Remembers a SIGTERM instead of dying of it, so that the run is stopped between two batches.
+class StopFlag(Callback):
+    """Remembers a SIGTERM or a Ctrl-C instead of dying of it, so that the run is stopped between two batches.
 
-    Lightning's own handler, which leaves with exit code 0 and without saving, is set aside during training.
+    Lightning's own handlers, which leave without saving, are set aside during training. A second Ctrl-C is not waited
+    for: it interrupts at once.
     """
 
     def __init__(self) -> None:
-        self.received = False
+        self.received: int | None = None
+        self._before: Any = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take over the signal, once Lightning has taken it."""
+        """Take over the signals, once Lightning has taken its own."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._note)
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background job ignores Ctrl-C
+                self._before = signal.signal(signal.SIGINT, self._note)
 
     def _note(self, number: int, frame: Any) -> None:
-        self.received = True
+        self.received = number
+        self.release()
+
+    def release(self) -> None:
+        """Give Ctrl-C back its meaning."""
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+            self._before = None
 
 
 class StopAgain(Callback):
@@ -215,9 +227,9 @@ def fit(
     """
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    sigterm, history = SigtermFlag(), History(folder, settings.log_every)
+    flag, history = StopFlag(), History(folder, settings.log_every)
     keeper = Checkpoints(
-        folder / "checkpoints", monitor, mode, settings.checkpoint_every, stop=lambda: sigterm.received
+        folder / "checkpoints", monitor, mode, settings.checkpoint_every, stop=lambda: flag.received is not None
     )
     began = time.monotonic()
     watching = [Watch(watch, total_steps)] if watch is not None else []
@@ -236,7 +248,7 @@ def fit(
             gradient_clip_val=settings.gradient_clip or None,
             log_every_n_steps=settings.log_every,
             logger=list(loggers),
-            callbacks=[sigterm, *watching, *callbacks, StopAgain(), history, keeper],
+            callbacks=[flag, *watching, *callbacks, StopAgain(), history, keeper],
             plugins=[PlainCheckpointIO()],
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -247,6 +259,8 @@ def fit(
             trainer.fit(module, data, ckpt_path=resume, weights_only=True)
         except Stopped:
             stopped = True
+        finally:
+            flag.release()
     if not stopped and keeper.best is not None:
         module.load_state_dict(read_checkpoint(folder / "checkpoints" / BEST)["state_dict"])
     return Fitted(
@@ -254,6 +268,7 @@ def fit(
         best_step=keeper.best_step,
         best_value=float("nan") if keeper.best is None else keeper.best,
         stopped=stopped,
+        signal=flag.received,
         seconds=time.monotonic() - began,
     )
 

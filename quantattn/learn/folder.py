@@ -24,14 +24,19 @@ _PACKAGES = ("torch", "triton", "lightning", "polars", "numpy", "scipy", "hydra-
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` beside `path`, flush it to the disk, and put it in its place."""
+    """Write `text` beside `path`, flush it to the disk, and put it in its place; an error names the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -18,8 +18,8 @@ from quantattn.learn.fit import Progress
 LAST = Path("checkpoints") / "last.ckpt"
 
 
-def stop_at(step: int):
-    return lambda at: os.kill(os.getpid(), signal.SIGTERM) if at.step == step else None
+def stop_at(step: int, number: int = signal.SIGTERM):
+    return lambda at: os.kill(os.getpid(), number) if at.step == step else None
 
 
 def same(a: object, b: object) -> bool:
@@ -49,6 +49,15 @@ def test_stop_and_resume_equals_never_stopped(tmp_path: Path, step: int, every: 
     for part in ("state_dict", "optimizer_states", "lr_schedulers"):
         assert same(one[part], other[part]), part
     assert (tmp_path / "whole" / "metrics.csv").read_text() == (tmp_path / "parts" / "metrics.csv").read_text()
+
+
+def test_ctrl_c_saves_and_stops_too_and_gets_its_meaning_back(tmp_path: Path) -> None:
+    whole, _, _ = train(tmp_path / "whole", validate_every=3)
+    first, _, _ = train(tmp_path / "parts", validate_every=3, watch=stop_at(2, signal.SIGINT))
+    assert (first.stopped, first.signal, first.step) == (True, signal.SIGINT, 2)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    second, _, _ = train(tmp_path / "parts", validate_every=3, resume=tmp_path / "parts" / LAST)
+    assert (second.stopped, second.signal, second.best_value) == (False, None, whole.best_value)
 
 
 def test_a_stop_in_the_middle_of_a_step_waits_for_its_end(tmp_path: Path) -> None:
