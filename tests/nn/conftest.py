@@ -1,15 +1,16 @@
-"""Random packs and small encoders for the tests of the encoder."""
+"""Random packs, small encoders and a saved model for the tests of the encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from quantattn.batch import PackedBatch
-from quantattn.nn import Encoder
+from quantattn.nn import ClassificationConfig, Encoder, EventsConfig, Model, RegressionConfig, save_pretrained
 
 CODES = {"kind": 9, "side": 5, "gap": 12}
 VALUES = ("size_value", "gap_value")
@@ -79,3 +80,23 @@ def tiny() -> Any:
         return Encoder(size, codes=CODES, values=VALUES, **overrides)
 
     return make
+
+
+@pytest.fixture
+def model(packs: Any, tiny: Any) -> Model:
+    """One head of each kind, every parameter drawn."""
+    heads = {
+        "move": ClassificationConfig(packs.classes, "attention"),
+        "vol": RegressionConfig(1.5, 2.5, "mean"),
+        "events": EventsConfig(("kind", "gap")),
+    }
+    model = Model(tiny(qk_norm=True, value_frequencies=2, n_heads=4, n_kv_heads=2), heads)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+@pytest.fixture
+def saved(model: Model, tmp_path: Path) -> Path:
+    """The folder of `model`, the only thing in `tmp_path`."""
+    return save_pretrained(model, tmp_path / "model", vocabulary_json='{"a": 1}', card="# Tiny", extra={"n": [1, None]})
