@@ -155,7 +155,8 @@ def test_inputs_that_look_ahead_fail_the_run_whatever_times_they_claim(
         return replace(table, fields={name: np.roll(column, -1) for name, column in table.fields.items()})
 
     def features_of_the_next_event(*args: Any, **settings: Any) -> pl.LazyFrame:
-        return honest(*args, **settings).with_columns(pl.col(FEATURES).shift(-1, fill_value=0).over("entity"))
+        frame: pl.LazyFrame = honest(*args, **settings)
+        return frame.with_columns(pl.col(FEATURES).shift(-1, fill_value=0).over("entity"))
 
     made = {"token_table": tokens_of_the_next_event, "book_features": features_of_the_next_event}[stage]
     monkeypatch.setattr(prepare, stage, made)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,21 +13,22 @@ import polars as pl
 from quantattn.data.bayes import Bayes
 from quantattn.data.digest import columns_sha256
 from quantattn.data.market.book import count_flags
+from quantattn.data.market.cut import Cut, MidLabel
 from quantattn.data.market.encode import collect_events, decision_rows, token_table
-from quantattn.data.market.features import FEATURES, book_features, persistence
+from quantattn.data.market.features import FEATURES, book_features
 from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol.audit import Audit, Fitted, audit
-from quantattn.data.protocol.labels import CLASS_NAMES, MidMove, Threshold, mid_moves
+from quantattn.data.protocol.labels import CLASS_NAMES, Threshold, mid_moves
 from quantattn.data.protocol.perturb import past_only
-from quantattn.data.protocol.splits import Intervals, WalkForward
+from quantattn.data.protocol.splits import WalkForward
 from quantattn.data.schema import EXECUTE_HIDDEN
 from quantattn.data.sources.source import Source
 from quantattn.data.synthetic import SyntheticMarket
 from quantattn.data.tokens import Tokenizer
 
-Ints = npt.NDArray[np.int64]
+__all__ = ["MidLabel", "prepare_market"]
 
 _FLAGS: Mapping[str, str] = {
     "crossed": "events with a crossed book",
@@ -37,41 +37,6 @@ _FLAGS: Mapping[str, str] = {
     "halted": "events during a halt",
 }
 """Flag of `count_flags` → its name among the counts."""
-
-
-@dataclass(frozen=True)
-class MidLabel:
-    """The class of the move that follows a decision.
-
-    Attributes:
-        horizon: how far the label looks, in `unit`.
-        unit: "events" or "seconds".
-        method: 0 the move to the end of the horizon, 1 to its mean, 2 from mean to mean; see `MidMove`.
-        classes: 3 (down, flat, up), or 2 (down, up), where a decision followed by no move has no label.
-        rule: how the threshold between flat and a move is found: "fixed", or fitted on training rows by "mean",
-            "quantile" or "spread"; see `Threshold.fit`.
-        theta: the threshold when fixed, a relative move; text such as "1/50000" is exact.
-        quantile: for the rule of that name.
-    """
-
-    horizon: int = 100
-    unit: Literal["events", "seconds"] = "events"
-    method: Literal[0, 1, 2] = 1
-    classes: Literal[2, 3] = 3
-    rule: Literal["fixed", "mean", "quantile", "spread"] = "mean"
-    theta: float | str = 0
-    quantile: float = 1 / 3
-
-    @property
-    def move(self) -> MidMove:
-        """What is measured."""
-        return MidMove(self.horizon, self.unit, self.method)
-
-    def threshold(self, decisions: pl.DataFrame, train: Ints) -> Threshold:
-        """The fixed threshold, or the one fitted on these rows of `decisions`."""
-        if self.rule == "fixed":
-            return Threshold.fixed(self.theta)
-        return Threshold.fit(decisions, train, self.rule, self.quantile)
 
 
 def prepare_market(
@@ -125,7 +90,7 @@ def prepare_market(
     sessions = _sessions(events, calendar)
     rows = decision_rows(events, decision_every, decision_kinds)
     measured = mid_moves(events, label.move, sessions)[rows].with_columns(row=rows)
-    cut = _Cut.of(measured, label, split, fold)
+    cut = Cut.of(measured, label, split, fold)
     tokenizer = Tokenizer.fit(
         events.lazy(),
         source.instruments,
@@ -162,67 +127,6 @@ def prepare_market(
         bayes=None if known_law is None else known_law.bayes(),
         bayes_in_context=None if known_law is None else _bayes_in_context(known_law, sets["test"]),
     )
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """Decisions that have a label, and which part each belongs to.
-
-    Attributes:
-        decisions: in canonical order, with `row`, `label`, `persistence` and the label's interval.
-        parts: name → row numbers of `decisions`.
-        earlier_tests: test rows of the folds before.
-        threshold: what parted the classes.
-        dropped: reason → decisions left out.
-    """
-
-    decisions: pl.DataFrame
-    parts: dict[str, Ints]
-    earlier_tests: tuple[Ints, ...]
-    threshold: Threshold
-    dropped: dict[str, int]
-
-    @staticmethod
-    def of(measured: pl.DataFrame, label: MidLabel, split: WalkForward, fold: int) -> _Cut:
-        moved = measured.filter(pl.col("label_reason").is_null())
-        dropped = _counted(measured)
-        if not moved.height:
-            raise ValueError(f"none of {measured.height} decisions has a label: {dropped}")
-        times = (moved[name].to_numpy() for name in ("available_time", "label_start", "label_end"))
-        folds = split.split(Intervals(*times))
-        chosen = split.choose(folds, fold)
-        threshold = label.threshold(moved, chosen.train)
-        classed = threshold.classify(moved, label.classes)
-        # With two classes a decision that was followed by no move drops out here: rows are numbered anew.
-        kept = classed["label"].is_not_null().to_numpy()
-        number = np.cumsum(kept) - 1
-
-        def renumbered(rows: Ints) -> Ints:
-            return np.asarray(number[rows[kept[rows]]], np.int64)
-
-        parts = {name: renumbered(getattr(chosen, name)) for name in PARTS}
-        empty = [name for name, rows in parts.items() if not len(rows)]
-        if empty:
-            raise ValueError(f"no decision of {', '.join(empty)} has a label: use more data or another label")
-        learned = classed["label"].gather(chosen.train).drop_nulls().unique()
-        if len(learned) == 1:
-            raise ValueError(
-                f"every one of the {len(parts['train'])} training decisions is "
-                f"{CLASS_NAMES[label.classes][learned[0]]!r}: nothing can be learned; use more data or another label"
-            )
-        dropped |= _counted(classed) | {why: len(renumbered(rows)) for why, rows in chosen.left_out.items()}
-        return _Cut(
-            decisions=classed.with_columns(persistence(classed).fill_null(-1)).filter(kept),
-            parts=parts,
-            earlier_tests=tuple(renumbered(each.test) for each in folds if each.fold < chosen.fold),
-            threshold=threshold,
-            dropped={why: count for why, count in dropped.items() if count},
-        )
-
-    @property
-    def end_of_training(self) -> int:
-        """The instant after the last training decision: what is fitted sees nothing from there on."""
-        return int(self.decisions["available_time"].to_numpy()[self.parts["train"]].max()) + 1
 
 
 @dataclass(frozen=True)
@@ -280,12 +184,6 @@ def _sessions(events: pl.DataFrame, calendar: str | None) -> Sessions | None:
     return exchange_sessions(calendar, int(time.min()), int(time.max()))
 
 
-def _counted(decisions: pl.DataFrame) -> dict[str, int]:
-    """Reason → decisions without a label."""
-    counts = decisions["label_reason"].drop_nulls().cast(pl.String).value_counts(sort=True)
-    return dict(counts.sort("label_reason").iter_rows())
-
-
 def _counts(
     source: Source, events: pl.DataFrame, decisions: int, labelled: int, sets: Mapping[str, SequenceSet]
 ) -> dict[str, int]:
@@ -302,7 +200,7 @@ def _counts(
 def _audit(
     events: pl.DataFrame,
     inputs: _Inputs,
-    cut: _Cut,
+    cut: Cut,
     tokenizer: Tokenizer,
     sessions: Sessions | None,
     embargo: int,
@@ -320,7 +218,7 @@ def _audit(
     )
 
 
-def _fitted(tokenizer: Tokenizer, cut: _Cut) -> tuple[Fitted, ...]:
+def _fitted(tokenizer: Tokenizer, cut: Cut) -> tuple[Fitted, ...]:
     return (
         Fitted("tokenizer", tokenizer.fitted_until, tokenizer.fitted_rows),
         Fitted("label threshold", cut.threshold.fitted_until, cut.threshold.fitted_rows),
