@@ -158,6 +158,8 @@ def explain(name: str, error: Exception, arguments: list[str]) -> str:
         full = full if full.endswith(match[1]) else match[1]
         key = "model" if full == "model_folder" else full
         return f"{key} is missing: give {key}=…"
+    if match := re.search(r"Error parsing override '([^'=]*)'", text):
+        return f"{match[1]!r} is no setting: write key=value"
     first = text.strip().split("\n")[0]
     cause = str(error.__cause__).split("\n")[0] if error.__cause__ is not None else ""
     return f"{first}: {cause}" if cause and cause not in first else first

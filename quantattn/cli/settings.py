@@ -29,6 +29,10 @@ class PathSettings:
     log_dir: str
     output_dir: str
 
+    def __post_init__(self) -> None:
+        if not self.output_dir.strip():
+            raise ValueError("paths.output_dir must name a folder, got nothing")
+
 
 @dataclass(frozen=True)
 class ModelSettings:

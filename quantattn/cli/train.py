@@ -55,9 +55,17 @@ def build(asked: TrainSettings) -> dict[str, Any]:
         "splits": instantiate(asked.splits, "splits", allow),
         "objective": objective,
         "optimizer": checked_optimizer(instantiate(asked.optimizer, "optimizer", allow)),
-        "callbacks": [instantiate(node, f"callbacks.{name}", allow) for name, node in asked.callbacks.items()],
+        "callbacks": [checked_callback(node, f"callbacks.{name}", allow) for name, node in asked.callbacks.items()],
         "loggers": [instantiate(node, f"logger.{name}", allow) for name, node in asked.logger.items()],
     }
+
+
+def checked_callback(node: Mapping[str, Any], where: str, allow: tuple[str, ...]) -> Any:
+    """The callback; the patience of early stopping, which Lightning takes as it comes, is checked here."""
+    patience = node.get("patience", 1)
+    if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+        raise UsageError(f"{where}.patience must be a whole number from 1, got {patience!r}")
+    return instantiate(node, where, allow)
 
 
 def checked_optimizer(make: Any) -> Any:
@@ -152,10 +160,10 @@ def _train(
         console.print(f"stopped at step {fitted.step}; ckpt_path=auto paths.output_dir={folder} goes on")
         return 128 + (fitted.signal or signal.SIGTERM)
     if fitted is not None:
-        console.print(
-            f"trained {fitted.step} steps in {fitted.seconds:.0f} s; best validation loss {fitted.best_value:.4f} "
-            f"at step {fitted.best_step}"
-        )
+        best = f"best validation loss {fitted.best_value:.4f} at step {fitted.best_step}"
+        if fitted.best_step < 0:
+            best = "never validated, so the last weights are kept: trainer.validate_every is more than its steps"
+        console.print(f"trained {fitted.step} steps in {fitted.seconds:.0f} s; {best}")
     if outcome.table is not None:
         show.closing(console, outcome.table)
         console.print(f"report {folder / 'report.html'}")

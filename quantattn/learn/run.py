@@ -207,7 +207,7 @@ def keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, 
         f"- trained on {len(prepared.train.decisions):,} decisions, chosen on {len(prepared.valid.decisions):,}",
         f"- data: {json.dumps(dict(prepared.hashes), sort_keys=True)}",
     ]
-    if fitted is not None:
+    if fitted is not None and fitted.best_step >= 0:
         lines.append(f"- best validation loss {fitted.best_value:.5f} at step {fitted.best_step}")
     save_pretrained(
         model.cpu(),

@@ -107,6 +107,12 @@ WRONG = [
     (["+optimizer.learning_rate=1"], "unknown setting optimizer.learning_rate"),
     (["trainer.max_steps=many"], "trainer.max_steps must be"),
     (["seed=-1"], "seed must be a whole number from 0 to 2^63 - 1, got -1"),
+    (["data.source.seed=-1"], "data.source.seed must be a whole number from 0, got -1"),
+    (
+        ["callbacks.early_stopping.patience=-3"],
+        "callbacks.early_stopping.patience must be a whole number from 1, got -3",
+    ),
+    (["seed"], "'seed' is no setting: write key=value"),
     (["seed=1.5"], "seed must be a whole number, got 1.5"),
     (["model.n_heads=3"], "width must be a multiple of 2 · n_heads"),
     (["splits.test=1.5"], "splits: "),
@@ -140,6 +146,11 @@ def test_what_is_wrong_is_said_in_one_sentence_and_nothing_is_left_behind(
     assert said.err.count("\n") == 1
     assert "Traceback" not in said.err
     assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_output_dir_is_not_taken_for_the_folder_one_stands_in() -> None:
+    with pytest.raises(UsageError, match=r"paths\.output_dir must name a folder"):
+        settings(TrainSettings, plain(compose("train", ["paths.output_dir="])), "")
 
 
 def test_the_user_may_allow_targets() -> None:
