@@ -145,7 +145,7 @@ def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, 
 
 
 def _open(path: Path, columns: tuple[str, ...] | None) -> _File:
-    """Look at the first line: is it a header, and how many columns are there."""
+    """Look at the first line: is it a header, which no number stands in, and how many columns are there."""
     try:
         first = next(read_lines(path, strict=True), "")
     except (*BROKEN_STREAM, UnicodeDecodeError) as error:
@@ -155,7 +155,7 @@ def _open(path: Path, columns: tuple[str, ...] | None) -> _File:
             "empty file", f"{path.name} is empty or begins with an empty line; expected rows of numbers", path
         )
     fields = first.strip().split(",")
-    header = int(not fields[0].strip().lstrip("+-")[:1].isdigit())
+    header = int(not any(field.strip().lstrip("+-")[:1].isdigit() for field in fields))
     if columns is None:
         if len(fields) % 4:
             raise Unusable(
@@ -182,13 +182,14 @@ def _scan_typed(file: _File) -> pl.LazyFrame:
 
 def _scan_lines(file: _File) -> pl.LazyFrame:
     # Spaces before an integer are passed over and others are not, as the CSV scanner has it.
-    parts = pl.col("text").str.strip_suffix("\r").str.split(",")
+    text = pl.col("text").str.strip_suffix("\r").str.strip_prefix("\ufeff")
+    parts = text.str.split(",")
     rows = pl.scan_lines(file.path, name="text", row_index_name="line", glob=False).slice(file.header)
     fields = {name: parts.list.get(i, null_on_oob=True).alias(name) for i, name in enumerate(file.columns)}
     return _checked(
         rows.select(
             pl.col("line") - file.header,
-            pl.col("text").str.strip_suffix("\r"),
+            text,
             parts.list.len().alias("fields"),
             *(
                 field if name == "time" else field.str.strip_chars_start(" ").cast(pl.Int64, strict=False)

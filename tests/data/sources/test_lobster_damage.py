@@ -76,6 +76,25 @@ def test_the_time_of_a_row_that_is_left_out_does_not_condemn_the_next(tmp_path: 
     assert source.frame.collect().height == len(MESSAGES) - 1
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_time(tmp_path: Path) -> None:
+    """Also where the files are read line by line, because another line is broken."""
+    folder = write_pair(tmp_path, [*MESSAGES[:3], MESSAGES[3].replace("26", "2x"), *MESSAGES[4:]], BOOKS)
+    for path in folder.glob("*.csv"):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert "line 4: found '2x' as size" in one_error(folder)
+    source = scan_lobster(folder, on_bad="quarantine", set_aside=tmp_path / "out" / "aside.csv")
+    assert dict(source.report.rows_set_aside) == {"not an integer": 1}
+
+
+def test_a_broken_first_line_is_not_taken_for_a_header(tmp_path: Path) -> None:
+    broken = ["nan" + MESSAGES[0][MESSAGES[0].index(",") :], *MESSAGES[1:]]
+    folder = write_pair(tmp_path, broken, ["x" + BOOKS[0], *BOOKS[1:]])
+    assert "line 1: found 'nan' as time" in one_error(folder)
+    source = scan_lobster(folder, on_bad="quarantine", set_aside=tmp_path / "out" / "aside.csv")
+    assert dict(source.report.rows_set_aside) == {"not a time": 1}
+    assert source.report.rows_read == len(MESSAGES) - 1
+
+
 def test_line_numbers_count_the_header_as_an_editor_does(tmp_path: Path) -> None:
     books = ["Ask,AskVolume,Bid,BidVolume", *BOOKS[:4], "2239500,x,2237500,74"]
     scan_lobster(write_pair(tmp_path, MESSAGES, books), on_bad="quarantine", set_aside=tmp_path / "aside")
