@@ -48,9 +48,13 @@ class Embedding(nn.Module):
         """(T, C) embeddings of a batch's fields; fields that the encoder does not know are left alone.
 
         Raises:
-            ValueError: a field is missing from the batch, or is integer where values are expected or the reverse.
+            ValueError: a field is missing from the batch, is integer where values are expected or the reverse, or (on a
+                CPU, where it can be seen) has a code beyond its table.
         """
         check_fields(fields, self.names, self.values)
+        if not torch.compiler.is_compiling():
+            for name, table in zip(self.names, self.tables, strict=True):
+                _check_codes(name, fields[name], table.weight.shape[0])  # type: ignore[arg-type,index]
         terms = [
             functional.embedding(fields[name], table.weight)  # type: ignore[arg-type]
             for name, table in zip(self.names, self.tables, strict=True)
@@ -84,3 +88,12 @@ def check_fields(fields: Mapping[str, Tensor], codes: tuple[str, ...], values: t
     for name in values:
         if not fields[name].is_floating_point():
             raise ValueError(f"field {name!r} holds values for this encoder, the batch has {fields[name].dtype} codes")
+
+
+def _check_codes(name: str, codes: Tensor, count: int) -> None:
+    """Raise ValueError for a code outside [0, count); on a GPU the look-up itself stops the run."""
+    if codes.device.type != "cpu" or not codes.numel():
+        return
+    low, high = (int(x) for x in torch.aminmax(codes))
+    if low < 0 or high >= count:
+        raise ValueError(f"field {name!r} holds codes from {low} to {high}, this encoder knows 0 to {count - 1}")

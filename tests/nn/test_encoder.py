@@ -231,6 +231,11 @@ def test_fields_are_refused_in_one_sentence(packs: Any, tiny: Any) -> None:
         encoder(replace(batch, fields={**batch.fields, "side": torch.zeros(6)}))
     with pytest.raises(ValueError, match="'gap_value' holds values"):
         encoder(replace(batch, fields={**batch.fields, "gap_value": torch.zeros(6, dtype=torch.int64)}))
+    for code in (9, -1):
+        wrong = batch.fields["kind"].clone()
+        wrong[2] = code
+        with pytest.raises(ValueError, match=rf"^field 'kind' holds codes from .*{code}.*, this encoder knows 0 to 8$"):
+            encoder(replace(batch, fields={**batch.fields, "kind": wrong}))
     more = {**batch.fields, "unknown": torch.zeros(6)}
     assert torch.equal(encoder(replace(batch, fields=more)), encoder(batch))
 
