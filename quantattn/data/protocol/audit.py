@@ -306,9 +306,9 @@ def _embargo_kept(facts: _Facts, embargo: int, earlier_tests: Sequence[Int64Arra
         if not len(block):
             continue
         last = facts.end[block].max()
-        bad = rows[(facts.as_of[rows] > last) & (facts.as_of[rows] <= last + embargo)]
+        bad = rows[(facts.as_of[rows] > last) & (facts.as_of[rows] - last <= embargo)]
         if bad.size:
-            sentence = f"{facts.where(bad[0])} is in train, but the embargo lasts until {utc(last + embargo)}"
+            sentence = f"{facts.where(bad[0])} is in train, but the embargo lasts {embargo:,} ns from {utc(last)}"
             return _verdict(name, len(rows), bad, sentence)
     return Check(name, "passed", len(rows))
 

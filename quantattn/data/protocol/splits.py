@@ -199,7 +199,8 @@ def purge(rows: Intervals, train: BoolArray, test: BoolArray, embargo: int = 0) 
 
 def _follows(rows: Intervals, test: BoolArray, embargo: int) -> BoolArray:
     last = rows.end[test].max()
-    following: BoolArray = (rows.as_of > last) & (rows.as_of <= last + embargo)
+    # A difference of times fits int64 where the end of a long embargo would not.
+    following: BoolArray = (rows.as_of > last) & (rows.as_of - last <= embargo)
     return following
 
 

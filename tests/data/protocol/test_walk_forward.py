@@ -120,6 +120,14 @@ def test_the_embargo_follows_the_test_block_only() -> None:
     assert np.flatnonzero(kept).tolist() == [*range(10), *range(18, 30)]
 
 
+def test_an_embargo_without_end_leaves_what_came_before() -> None:
+    as_of = 1_700_000_000 * 10**9 + np.arange(100)
+    rows = Intervals(as_of, as_of, as_of)
+    split = WalkForward(n_folds=3, test=0.1, valid=0, embargo=2**63 - 1).split(rows)[-1]
+    assert split.train.tolist() == list(range(80))
+    assert split.embargoed.tolist() == list(range(80, 90))
+
+
 def test_a_fixed_horizon_purges_as_many_rows_as_a_fixed_gap_would() -> None:
     for horizon in (1, 3, 7):
         as_of = np.arange(100) * 10
