@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quantattn.attention import Attended, AttentionState, Mask, attention
+from quantattn.attention import Attended, AttentionState, Mask, attention, merge_attention
 from quantattn.batch import PackedBatch
 
 if TYPE_CHECKING:
     from quantattn.nn import Encoder, load_model
 
 __version__ = "0.1.0"
-__all__ = ["Attended", "AttentionState", "Encoder", "Mask", "PackedBatch", "__version__", "attention", "load_model"]
+__all__ = [
+    "Attended",
+    "AttentionState",
+    "Encoder",
+    "Mask",
+    "PackedBatch",
+    "__version__",
+    "attention",
+    "load_model",
+    "merge_attention",
+]
 
 
 def __getattr__(name: str) -> Any:

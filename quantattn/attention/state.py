@@ -21,7 +21,9 @@ Sources: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -126,7 +128,13 @@ class AttentionState:
         return cls(m=lse, l=seen.to(lse.dtype), u=out.to(lse.dtype).where(seen[..., None], 0))
 
     def merge(self, other: AttentionState) -> AttentionState:
-        """The state of the union of two disjoint sets of keys: both brought to the larger reference, then added."""
+        """The state of the union of two disjoint sets of keys: both brought to the larger reference, then added.
+
+        Raises:
+            ValueError: the states are of different rows or widths.
+        """
+        if self.u.shape != other.u.shape:
+            raise ValueError(f"states of one shape merge, got u {tuple(self.u.shape)} and {tuple(other.u.shape)}")
         m = torch.maximum(self.m, other.m).detach()
         mine, theirs = torch.exp(self.m - _finite(m)), torch.exp(other.m - _finite(m))
         return AttentionState(
@@ -141,6 +149,29 @@ class AttentionState:
         mass = self.l.where(seen, 1)
         lse = (_finite(self.m) + torch.log(mass)).where(seen, -torch.inf)
         return Attended(out=self.u / mass[..., None], lse=lse)
+
+
+def merge_attention(parts: Iterable[Attended]) -> Attended:
+    """Attention over the union of disjoint sets of keys, from the results of the same queries over each set.
+
+    Averaging outputs would be wrong: each must weigh what its keys weigh, which is what lse remembers. Exact up to
+    rounding, in any order, and differentiable through the out and the lse of every part.
+
+    Args:
+        parts: results as `attention` returns them, all of one shape.
+
+    Returns:
+        out in the dtype of the first part's, added up in the dtype of lse and rounded once; lse of all keys.
+
+    Raises:
+        ValueError: no parts, or parts of different shapes.
+    """
+    parts = list(parts)
+    if not parts:
+        raise ValueError("merge_attention needs at least one part, got none")
+    states = (AttentionState.of_attended(part) for part in parts)
+    out, lse = reduce(AttentionState.merge, states).finish()
+    return Attended(out.to(parts[0].out.dtype), lse)
 
 
 def _finite(m: Tensor) -> Tensor:

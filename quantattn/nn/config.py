@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from quantattn.attention import BACKENDS
+
 SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "tiny": {"n_layers": 2, "width": 64, "n_heads": 2, "hidden": 128},
@@ -112,8 +114,9 @@ class EncoderConfig:
             value = getattr(self, name)
             if value is not None or name != "local_rotary_base":
                 object.__setattr__(self, name, _checked_real(name, value, low, high))
-        if not isinstance(self.attention_backend, str) or not self.attention_backend:
-            raise TypeError(f"attention_backend must be the name of a backend, got {self.attention_backend!r}")
+        if self.attention_backend not in ("auto", *BACKENDS):
+            names = ", ".join(("auto", *BACKENDS))
+            raise ValueError(f"attention_backend must be one of {names}, got {self.attention_backend!r}")
         if self.width % (2 * self.n_heads):
             raise ValueError(f"width must be a multiple of 2 · n_heads = {2 * self.n_heads}, got {self.width}")
         if self.n_heads % self.kv_heads:
