@@ -15,6 +15,7 @@ from quantattn.evaluate import ReportData, Table, choose_blocks, likelihood_figu
 from quantattn.learn.closing import Curves, Story, caveats, learning_curves, report
 from quantattn.nn import Encoder, EventsConfig, Model, Objective
 
+QUESTION = "No label: what is predicted are events of the data themselves, in the fields {fields}, from other events."
 WHAT_A_DECISION_IS = (
     "There are no labels here: what the figures count as a decision is one event of the data that was predicted from "
     "others. How well the encoder will serve a task with labels cannot be seen from them."
@@ -36,6 +37,8 @@ def close_pretraining(
     time, entity = test.table.time[last], test.table.entity_of(last)
     table = likelihood_table(losses, counts, choose_blocks(time, entity), seed=seed)
     figures = likelihood_figures(table, learning_curves(curves))
+    fields = dict.fromkeys(name for head in model.head_configs.values() for name in getattr(head, "fields", ()))
+    story = replace(story, question=QUESTION.format(fields=", ".join(fields)))
     limits = (WHAT_A_DECISION_IS, *caveats(table, int(time.max() - time.min())))
     return table, report(prepared, story, table, figures, limits)
 

@@ -236,7 +236,9 @@ def test_pretraining_on_a_market_ends_with_a_report_beside_what_frequencies_give
     expected = sum(math.log(model.encoder.config.codes[name]) for name in fields) / len(fields)
     assert losses["uniform"] == pytest.approx(expected, rel=1e-5)
     assert losses["unigram"] < losses["encoder"] < losses["uniform"] * 1.01, "two steps teach next to nothing"
-    assert "Closing table" in (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
+    assert "what is predicted are events of the data themselves, in the fields " in page
+    assert "does the next trade lift the price" not in page.split("Settings")[0]
 
 
 @pytest.mark.parametrize(
