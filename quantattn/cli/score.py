@@ -98,6 +98,10 @@ def score_tables(config: DictConfig) -> int:
         raise UsageError(
             f"model={asked.model_folder} does not say how its data were prepared; it was not written by a run"
         )
+    try:
+        settings(DataSettings, trained, "data")
+    except UsageError as error:
+        raise UsageError(f"model={asked.model_folder} does not say how its data were prepared: {error}") from error
     if trained["kind"] != asked.data.kind:
         raise UsageError(f"model={asked.model_folder} was trained on {trained['kind']}, but data is {asked.data.kind}")
     work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets)

@@ -21,6 +21,7 @@ from quantattn.cli import certify, main
 from quantattn.cli import train as train_command
 from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.learn.folder import holding
+from quantattn.nn import save_pretrained
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -155,6 +156,30 @@ def test_scores_come_from_the_saved_vocabulary_one_row_a_decision(
     capsys.readouterr()
     assert call(monkeypatch, "score", *arguments, "data.source.seed=8") == 1
     assert "name another folder with out=DIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"prepare": [1]}, "data.prepare must be a group of settings"),
+        ({"max_seq_len": "x"}, "data.max_seq_len must be"),
+    ],
+)
+def test_a_model_folder_that_tells_nonsense_of_its_data_is_refused(
+    change: dict[str, object],
+    sentence: str,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = load_model(finished / "model")
+    assert model.artefact is not None
+    extra = {**model.artefact.extra, "data": {**model.artefact.extra["data"], **change}}  # type: ignore[dict-item]
+    save_pretrained(model, tmp_path / "model", vocabulary_json=model.artefact.vocabulary_json, extra=extra)
+    assert call(monkeypatch, "score", f"model={tmp_path / 'model'}", f"out={tmp_path / 'out'}") == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_multirun_makes_one_folder_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
