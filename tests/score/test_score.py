@@ -155,6 +155,21 @@ def test_batches_do_not_change_what_is_said(model: Model, tmp_path: Path) -> Non
     np.testing.assert_allclose(one["prob_up"].to_numpy(), other["prob_up"].to_numpy(), atol=1e-6)
 
 
+def test_a_decision_that_would_see_its_future_is_not_scored(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a GPU the model itself has no sentence for this, so the batch is looked at before it goes there.
+    monkeypatch.setattr("quantattn.nn.model._require_no_leak", lambda batch, config: None)
+    table = work().sequences.table
+    row = table.offsets[:-1] + 3
+    inside = work(
+        sequences=SequenceSet(table, Decisions(row), LENGTH, "document"), as_of=table.time[row], entity=table.entities
+    )
+    with pytest.raises(ValueError, match="3 tokens of its sequence after it"):
+        run(model, tmp_path / "out", given=inside)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_score_that_is_not_finite_is_refused(model: Model, tmp_path: Path) -> None:
     broken = Model(model.encoder, dict(model.head_configs))
     for parameter in broken.heads.parameters():
