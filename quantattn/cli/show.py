@@ -63,7 +63,7 @@ def data_lines(prepared: Prepared) -> list[str]:
     said = f"audit: {sum(check.verdict == 'passed' for check in ran)} of {len(ran)} checks passed"
     if idle := [f"{check.name} ({check.sentence})" for check in prepared.audit.checks if check.verdict == "not run"]:
         said += f"; {len(idle)} not run: {', '.join(idle)}"
-    return [*lines, said]
+    return [*lines, *(f"note: {note}" for note in prepared.notes), said]
 
 
 def losses(at: Progress) -> str:

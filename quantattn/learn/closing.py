@@ -107,7 +107,7 @@ def report(
         certificate=certificate,
         settings=story.settings,
         hashes={**prepared.hashes, **story.hashes},
-        caveats=(*story.caveats, *limits),
+        caveats=(*story.caveats, *prepared.notes, *limits),
         created=story.created,
     )
 
