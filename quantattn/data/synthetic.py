@@ -149,7 +149,6 @@ class SyntheticMarket:
         report = SourceReport(
             rows_read=len(self.names) * self.events_per_entity,
             files={"synthetic": hashlib.sha256(settings.encode()).hexdigest()},
-            notes=(f"synthetic market: {settings}",),
         )
         instruments = tuple(Instrument(name, EXPONENT, TICK) for name in self.names)
         frames = [pl.DataFrame({"entity": name, **self.stream(i)[0]}).lazy() for i, name in enumerate(self.names)]

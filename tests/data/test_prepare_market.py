@@ -318,11 +318,6 @@ def test_books_that_give_no_price_are_counted(events: pl.DataFrame) -> None:
     assert made.dropped["halt"] == 5 + 5
 
 
-def test_what_the_source_noted_is_handed_on(prepared: Prepared) -> None:
-    assert prepared.notes == MARKET.source().report.notes
-    assert len(prepared.notes) == 1
-
-
 def test_one_class_to_learn_from_is_refused_at_once(events: pl.DataFrame) -> None:
     still = events.with_columns(bid_price_1=pl.lit(100, pl.Int64), ask_price_1=pl.lit(200, pl.Int64))
     with pytest.raises(ValueError, match=r"every one of the \d+ training decisions is 'flat'"):
