@@ -82,7 +82,8 @@ def checked_optimizer(make: Any) -> Any:
 def claim_folder(folder: Path, asked: TrainSettings, given: Mapping[str, Any]) -> Path | None:
     """Write the configuration into the run folder, and say which checkpoint the run goes on from."""
     from quantattn.learn.checkpoint import require_resumable
-    from quantattn.learn.folder import claim, redact, write_text
+    from quantattn.learn.files import write_text
+    from quantattn.learn.folder import claim, redact
 
     resume = claim(folder, asked.ckpt_path)
     if resume is None and not asked.train:

@@ -16,6 +16,7 @@ from quantattn.attention.choose import BACKENDS
 from quantattn.attention.validate import validate
 from quantattn.cli.errors import DONE, FAILED
 from quantattn.cli.terminal import console
+from quantattn.learn.files import write_text
 
 
 def run(arguments: list[str]) -> int:
@@ -39,8 +40,6 @@ def run(arguments: list[str]) -> int:
     out.print(f"on {certificate.device}; {versions}")
     out.print(certificate.statement())
     if given.json is not None:
-        from quantattn.learn.folder import write_text
-
         write_text(given.json, certificate.to_json() + "\n")
     if given.html is not None:
         from quantattn.evaluate import write_certificate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import pickle
 import shutil
 import warnings
@@ -15,6 +14,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import CheckpointIO
+
+from quantattn.learn.files import replacing
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 RESUMED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
@@ -32,24 +33,13 @@ def write_checkpoint(state: Mapping[str, Any], path: Path) -> None:
         ValueError: the state holds something that `torch.load(weights_only=True)` refuses.
         OSError: the file could not be written; the old one stands.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            try:
-                torch.save(dict(state), file)
-            except RuntimeError as error:
-                # torch names neither the file nor the cause, which is a full disk as a rule.
-                free = shutil.disk_usage(path.parent).free
-                raise OSError(
-                    errno.EIO, f"could not be written, its disk has {free:,} bytes left", str(path)
-                ) from error
-            file.flush()
-            os.fsync(file.fileno())
-        read_checkpoint(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path, check=read_checkpoint) as file:
+        try:
+            torch.save(dict(state), file)
+        except RuntimeError as error:
+            # torch names neither the file nor the cause, which is a full disk as a rule.
+            free = shutil.disk_usage(path.parent).free
+            raise OSError(errno.EIO, f"could not be written, its disk has {free:,} bytes left", str(path)) from error
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import platform
 import re
@@ -21,37 +20,6 @@ from quantattn.learn.fit import resume_point
 
 _SECRET = {"password", "passwd", "secret", "token", "credential", "credentials", "apikey", "auth"}
 _PACKAGES = ("torch", "triton", "lightning", "polars", "numpy", "scipy", "hydra-core", "tokenizers", "safetensors")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write `text` beside `path`, flush it to the disk, and put it in its place; an error names the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON; NaN and infinities, which JSON lacks, become null."""
-    write_text(path, json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return None
-    return value
 
 
 def redact(settings: Any, key: str = "") -> Any:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+
+from quantattn.learn.files import write_text
 
 COLUMNS = ("step", "metric", "value")
 
@@ -66,14 +68,11 @@ class History(Callback):
         if not self.path.exists():
             return
         rows = read_rows(self.path)
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with beside.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows((s, name, repr(value)) for s, name, value in rows if s <= step)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, self.path)
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(COLUMNS)
+        writer.writerows((s, name, repr(value)) for s, name, value in rows if s <= step)
+        write_text(self.path, text.getvalue())
 
 
 def read_rows(path: Path) -> list[tuple[int, str, float]]:

@@ -18,8 +18,9 @@ from quantattn.evaluate import Table, write_report
 from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.learn.closing import Exactness, Story, close, figures_of
 from quantattn.learn.datamodule import PreparedData, epoch_batches
+from quantattn.learn.files import write_json
 from quantattn.learn.fit import Fitted, Progress, TrainerSettings, fit
-from quantattn.learn.folder import commit, environment, write_json
+from quantattn.learn.folder import commit, environment
 from quantattn.learn.history import curves
 from quantattn.learn.module import OptimizerFactory, Schedule, Training
 from quantattn.learn.predict import predict

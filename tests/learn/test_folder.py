@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quantattn.learn.folder import write_text
+from quantattn.learn.files import write_text
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """Launch configurations: block sizes, warps, pipeline depth, by pass, operand width, head size and architecture.
 
 The table is fixed, so that the same problem always runs the same program and rounds the same way; nothing is tuned
-at run time. Rows are measured by `bench.py bench=tune` and asserted free of spills by the compile tests.
+at run time. The Hopper rows are the fastest of those that were timed (docs/log.md), as `bench.py bench=tune` times
+them; the compile tests name the few configurations that spill.
 """
 
 from __future__ import annotations

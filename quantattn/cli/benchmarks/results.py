@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
+import io
 import re
 import subprocess
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+
+from quantattn.learn.files import write_text
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,7 @@ class Row:
 
 
 def write_rows(rows: Sequence[Row], folder: Path, bench: str, device: str) -> Path:
-    """Write <folder>/<bench>-<device>.csv, beside first and then renamed; every row carries commit and versions."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write <folder>/<bench>-<device>.csv; every row carries commit and versions."""
     path = folder / f"{bench}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}.csv"
     stamp = {
         "commit": _commit(),
@@ -56,15 +57,12 @@ def write_rows(rows: Sequence[Row], folder: Path, bench: str, device: str) -> Pa
         "triton": metadata.version("triton"),
         "date": datetime.now(UTC).date().isoformat(),
     }
-    beside = path.with_suffix(".csv.part")
-    with beside.open("w", newline="", encoding="utf-8") as file:
-        table = [{("pass" if name == "stage" else name): value for name, value in asdict(row).items()} for row in rows]
-        writer = csv.DictWriter(file, [*table[0], *stamp])
-        writer.writeheader()
-        writer.writerows(row | stamp for row in table)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    table = [{("pass" if name == "stage" else name): value for name, value in asdict(row).items()} for row in rows]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [*table[0], *stamp])
+    writer.writeheader()
+    writer.writerows(row | stamp for row in table)
+    write_text(path, text.getvalue())
     return path
 
 
