@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from quantattn.attention import attention, tiled
 from quantattn.attention.mask import Mask
 from quantattn.attention.sdpa import sdpa_attention, supports
 from quantattn.attention.testing import check, error_budget, random_problem, run
@@ -80,3 +81,17 @@ def test_devices_and_dtypes_that_it_does_not_take_are_named() -> None:
     assert "meta" in (supports(torch.empty(2, 1, 8, device="meta"), Mask(), None) or "")
     assert "float8" in (supports(torch.empty(2, 1, 8, dtype=torch.float8_e4m3fn), Mask(), None) or "")
     assert supports(torch.empty(2, 1, 8), Mask(causal=True), None) is None
+
+
+def test_only_a_gradient_of_lse_goes_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks in Python cost several times the fused backward; a lse that nobody differentiates must not ask for them."""
+
+    def blocks(*_: object) -> None:
+        raise AssertionError("by blocks")
+
+    monkeypatch.setattr(tiled, "backward", blocks)
+    leaf = torch.randn(6, 2, 8, requires_grad=True)
+    result = attention(leaf, leaf, leaf, mask=Mask(causal=True), backend="sdpa")
+    assert torch.autograd.grad(result.out.sum(), leaf, retain_graph=True)[0].isfinite().all()
+    with pytest.raises(AssertionError, match="by blocks"):
+        torch.autograd.grad(result.lse.sum(), leaf)
