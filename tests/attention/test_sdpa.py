@@ -84,7 +84,7 @@ def test_devices_and_dtypes_that_it_does_not_take_are_named() -> None:
 
 
 def test_only_a_gradient_of_lse_goes_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks in Python cost several times the fused backward; a lse that nobody differentiates must not ask for them."""
+    """Blocks in Python cost several times as much: a lse that nobody differentiates must not ask for them."""
 
     def blocks(*_: object) -> None:
         raise AssertionError("by blocks")
