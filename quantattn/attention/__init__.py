@@ -4,5 +4,28 @@ from quantattn.attention.api import attention
 from quantattn.attention.choose import BACKENDS, Choice, choose_backend
 from quantattn.attention.mask import Mask
 from quantattn.attention.state import Attended, AttentionState, merge_attention
+from quantattn.attention.summaries import (
+    AttentionMap,
+    AttentionSummary,
+    TopKeys,
+    attention_map,
+    attention_summary,
+    top_keys,
+)
 
-__all__ = ["BACKENDS", "Attended", "AttentionState", "Choice", "Mask", "attention", "choose_backend", "merge_attention"]
+__all__ = [
+    "BACKENDS",
+    "Attended",
+    "AttentionMap",
+    "AttentionState",
+    "AttentionSummary",
+    "Choice",
+    "Mask",
+    "TopKeys",
+    "attention",
+    "attention_map",
+    "attention_summary",
+    "choose_backend",
+    "merge_attention",
+    "top_keys",
+]
