@@ -2,7 +2,9 @@
 
 from quantattn.attention.api import attention
 from quantattn.attention.choose import BACKENDS, Choice, choose_backend
+from quantattn.attention.context import ring_attention, unshard
 from quantattn.attention.mask import Mask
+from quantattn.attention.placement import Placement
 from quantattn.attention.state import Attended, AttentionState, merge_attention
 from quantattn.attention.summaries import (
     AttentionMap,
@@ -21,11 +23,14 @@ __all__ = [
     "AttentionSummary",
     "Choice",
     "Mask",
+    "Placement",
     "TopKeys",
     "attention",
     "attention_map",
     "attention_summary",
     "choose_backend",
     "merge_attention",
+    "ring_attention",
     "top_keys",
+    "unshard",
 ]

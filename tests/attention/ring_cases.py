@@ -1,0 +1,228 @@
+"""What four processes compute for `test_context.py`: `python ring_cases.py FOLDER`.
+
+The processes are forks of one that has loaded everything and computed nothing, which is four times cheaper.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # which registered operators load when one is called first
+import torch.distributed as dist
+from torch import Tensor
+
+from quantattn import Mask, attention
+from quantattn.attention.context import ring_attention, unshard
+from quantattn.attention.placement import Placement
+from quantattn.attention.testing import Problem, random_problem
+
+PROCESSES = 4
+MEMBERS = {1: [2], 2: [3, 1], 3: [1, 2, 3], 4: [0, 1, 2, 3]}
+"""Which processes form the ring of each size: their rank in it is another than their rank among all."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pack on a ring.
+
+    Attributes:
+        label: of the test.
+        world: ranks of the ring.
+        lengths: of the sequences.
+        mask: who sees whom.
+        placement: "zigzag", "contiguous" or "balanced".
+        backend: as in `ring_attention`.
+        dtype: of q, k and v.
+        dlse: whether a gradient comes back through lse.
+        do: whether one comes back through out.
+        d: D.
+    """
+
+    label: str
+    world: int
+    lengths: tuple[int, ...]
+    mask: Mask
+    placement: str = "zigzag"
+    backend: str = "auto"
+    dtype: torch.dtype = torch.float32
+    dlse: bool = True
+    do: bool = True
+    d: int = 16
+
+    def problem(self) -> Problem:
+        p = random_problem(
+            len(self.label),
+            self.lengths,
+            heads=4,
+            heads_k=2,
+            d=self.d,
+            mask=self.mask,
+            dlse=self.dlse,
+            dtype=self.dtype,
+        )
+        return p if self.do else replace(p, do=torch.zeros_like(p.do))
+
+    def placed(self) -> Placement:
+        cu = self.problem().cu_seqlens
+        if self.placement == "balanced":
+            return Placement.balanced(cu, self.world, self.mask, chunks=3)
+        return getattr(Placement, self.placement)(sum(self.lengths), self.world)
+
+
+def cases() -> list[Case]:
+    causal, near, around = Mask(causal=True), Mask(causal=True, window=(9, 0)), Mask(window=(5, 23))
+    pack = (3, 50, 0, 17, 1, 26)
+    found = [Case("a causal pack on one rank", 1, pack, causal), Case("a window on one rank", 1, pack, around)]
+    for world in (2, 3, 4):
+        found += [
+            Case(f"a causal sequence on {world}", world, (103,), causal),
+            Case(f"a causal pack on {world}", world, pack, causal, dlse=False),
+            Case(f"a full pack on {world}", world, pack, Mask(), "contiguous"),
+            Case(f"a causal window on {world}", world, pack, near),
+            Case(f"a window both ways on {world}", world, pack, around, "balanced"),
+            Case(f"a window both ways, contiguous on {world}", world, pack, around, "contiguous"),
+        ]
+    return [
+        *found,
+        Case("a dealt causal pack on 4", 4, pack, causal, "balanced"),
+        Case("blocks by tiled on 2", 2, pack, causal, backend="tiled"),
+        Case("sixteen bits on 4", 4, (130, 70), causal, dtype=torch.bfloat16),
+        Case("a loss of lse alone on 2", 2, pack, causal, do=False),
+        Case("kernels on 2", 2, (13, 9), Mask(causal=True, window=(12, 0)), backend="triton"),
+    ]
+
+
+def compute(case: Case, group: dist.ProcessGroup, kept: list[int] | None = None) -> dict[str, Tensor]:
+    """This rank's rows of every result; `kept` gets the sizes of what is saved for the backward."""
+    p, placement, rank = case.problem(), case.placed(), dist.get_rank(group)
+    q, k, v, do = (placement.shard(x, rank) for x in (p.q, p.k, p.v, p.do))
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    sizes: list[int] = [] if kept is None else kept
+
+    def keep(x: Tensor) -> Tensor:
+        sizes.append(x.shape[0])
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        out, lse = ring_attention(
+            *leaves, p.cu_seqlens, mask=p.mask, scale=p.scale, placement=placement, group=group, backend=case.backend
+        )
+    outputs, seeds = ([out], [do]) if case.do else ([], [])
+    if p.dlse is not None:
+        outputs, seeds = [*outputs, lse], [*seeds, placement.shard(p.dlse, rank)]
+    gradients = torch.autograd.grad(outputs, leaves, seeds)
+    return {"out": out.detach(), "lse": lse.detach(), **dict(zip(("dq", "dk", "dv"), gradients, strict=True))}
+
+
+def alone(case: Case) -> dict[str, Tensor]:
+    """The same by `attention`, in this process."""
+    p = case.problem()
+    leaves = [x.requires_grad_() for x in (p.q, p.k, p.v)]
+    out, lse = attention(*leaves, p.cu_seqlens, mask=p.mask, scale=p.scale)
+    gradients = torch.autograd.grad([out, lse], leaves, [p.do, p.dlse])
+    return {"out": out.detach(), "lse": lse.detach(), **dict(zip(("dq", "dk", "dv"), gradients, strict=True))}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a | b)
+
+
+def hides_the_future(group: dist.ProcessGroup) -> bool:
+    """Whether NaN in the last row's key and value changes no bit of the rows before."""
+    rank, placement = dist.get_rank(group), Placement.zigzag(40, 2)
+    p = random_problem(7, (40,))
+    spoiled = [x.clone().index_fill_(0, torch.tensor([39]), torch.nan) for x in (p.k, p.v)]
+    found = []
+    for k, v in ((p.k, p.v), spoiled):
+        out, lse = ring_attention(
+            *(placement.shard(x, rank) for x in (p.q, k, v)),
+            mask=Mask(causal=True),
+            placement=placement,
+            group=group,
+            backend="tiled",
+        )
+        before = placement.rows(rank) < 39
+        found.append({"out": out[before], "lse": lse[before], "last": out[~before].isnan().all()})
+    return same(found[0] | {"last": torch.tensor(True)}, found[1])
+
+
+def sentence(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def refusals(ring: dist.ProcessGroup, rank: int) -> dict[str, str]:
+    """Sentences for mistakes that only a ring of three can make; `rank` within it."""
+    q = torch.zeros(4, 2, 8)
+    heads = torch.zeros(4, 4 if rank == 2 else 2, 8)
+    rows = torch.zeros(5 if rank == 1 else 4, 2, 8)
+    cu = torch.tensor([0, 12], dtype=torch.int32)
+    causal, mixed = Mask(causal=True), Mask(causal=rank == 0)
+    return {
+        "heads": sentence(lambda: ring_attention(heads, q, q, group=ring, check=True)),
+        "rows": sentence(lambda: ring_attention(rows, rows, rows, group=ring, check=True)),
+        "share": sentence(lambda: ring_attention(rows, rows, rows, cu, group=ring, check=True)),
+        "mask": sentence(lambda: ring_attention(q, q, q, mask=mixed, group=ring, check=True)),
+        "dtype": sentence(lambda: ring_attention(*([q.double() if rank else q] * 3), group=ring, check=True)),
+        "alike": sentence(lambda: ring_attention(q, q, q, mask=causal, group=ring, check=True)),
+        "cu": sentence(lambda: ring_attention(q, q, q, cu + 1, group=ring)),
+        "total": sentence(lambda: ring_attention(q, q, q, cu * 2, group=ring)),
+        "world": sentence(lambda: ring_attention(q, q, q, cu, placement=Placement.zigzag(12, 2), group=ring)),
+        "exact": sentence(lambda: ring_attention(q, q, q, group=ring, backend="exact")),
+        "sdpa": sentence(lambda: ring_attention(q, q, q, mask=Mask(window=(1, 1)), group=ring, backend="sdpa")),
+        "shapes": sentence(lambda: ring_attention(q, q[:3], q[:3], group=ring)),
+        "gradient": sentence(lambda: unshard(q.clone().requires_grad_(), Placement.contiguous(12, 3), ring)),
+    }
+
+
+def main(process: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=process, world_size=PROCESSES)
+    groups = {world: dist.new_group(members) for world, members in MEMBERS.items()}
+    results: dict[str, Any] = {}
+    for case in cases():
+        if process in MEMBERS[case.world]:
+            kept: list[int] = []
+            group = groups[case.world]
+            found = compute(case, group, kept)
+            results[case.label] = found | {
+                "rank": dist.get_rank(group),
+                "kept": kept,
+                "repeats": same(found, compute(case, group)),
+                "joined": same(
+                    {"q": unshard(case.placed().shard(case.problem().q, dist.get_rank(group)), case.placed(), group)},
+                    {"q": case.problem().q},
+                ),
+            }
+            if case.world == 1:
+                results[case.label]["as_alone"] = same(found, alone(case))
+    if process in MEMBERS[2]:
+        results["hides the future"] = hides_the_future(groups[2])
+    if process in MEMBERS[3]:
+        results["refusals"] = refusals(groups[3], dist.get_rank(groups[3]))
+    else:
+        q = torch.zeros(4, 2, 8)
+        results["outside"] = sentence(lambda: ring_attention(q, q, q, group=groups[3]))
+    torch.save(results, folder / f"{process}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    forks = [
+        multiprocessing.get_context("fork").Process(target=main, args=(n, Path(sys.argv[1]))) for n in range(PROCESSES)
+    ]
+    for fork in forks:
+        fork.start()
+    for fork in forks:
+        fork.join()
+    sys.exit(any(fork.exitcode for fork in forks))
