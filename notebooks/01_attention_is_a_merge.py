@@ -28,7 +28,8 @@ if not torch.cuda.is_available():
 
 from quantattn.attention import AttentionState, Mask, attention
 from quantattn.attention.examples import worked_examples
-from quantattn.attention.testing import check, error_budget, random_problem, run
+from quantattn.attention.problems import random_problem
+from quantattn.attention.testing import check, error_budget, run
 from quantattn.attention.tiled import tiled_attention
 
 # %% [markdown]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from quantattn.attention import ops
 from quantattn.attention.choose import choose_backend, require_backend
 from quantattn.attention.exact import exact_attention
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
+from quantattn.attention.options import check_options, check_per_head, check_scale, check_segments, seed_of
 from quantattn.attention.sdpa import sdpa_attention
 from quantattn.attention.state import Attended
 from quantattn.attention.tiled import tiled_attention
@@ -27,10 +27,14 @@ def attention(
     *,
     mask: Mask = Mask(),  # noqa: B008  a frozen value
     bias: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     dropout: float = 0.0,
+    dropout_seed: int | Tensor | None = None,
     softcap: float | None = None,
+    alibi: Tensor | None = None,
     sinks: Tensor | None = None,
+    segments: Tensor | None = None,
+    segments_k: Tensor | None = None,
     deterministic: bool = True,
     backend: str = "auto",
 ) -> Attended:
@@ -53,13 +57,21 @@ def attention(
         cu_seqlens: (N + 1,) int32, rows `cu_seqlens[n]:cu_seqlens[n + 1]` of q are sequence n; may be empty ones.
         cu_seqlens_k: the same for k and v; None means `cu_seqlens`.
         mask: `Mask(causal=…, window=…)`; aligned so that the last query stands beside the last key.
-        bias: additive, floating, broadcastable to (N, H, longest Nq, longest Nk) with places counted inside each
-            sequence; −inf hides a key. On a GPU, with offsets, one that differs from place to place makes the host
-            wait for the longest lengths.
-        scale: factor of q·k; None is 1/√D.
-        dropout: only 0.0 is offered.
-        softcap: only None is offered.
-        sinks: only None is offered.
+        bias: additive, floating, or bool (True is seen), broadcastable to (N, H, longest Nq, longest Nk) with places
+            counted inside each sequence; −inf hides a key. It is read where it is used and never expanded, and its
+            gradient has its shape. On a GPU, with offsets, one that differs from place to place makes the host wait
+            for the longest lengths.
+        scale: factor of q·k; None is 1/√D. A tensor (H,) gives each head its own and gets a gradient.
+        dropout: probability in [0, 1) that a weight is dropped, the others divided by 1 − dropout. Which ones is a
+            function of (seed, sequence, head, query, key) alone; lse does not know of it.
+        dropout_seed: int, or (1,) int64 on the device of q; None draws one from torch's generator of that device.
+        softcap: c > 0 bends scores, scale included, to c·tanh(score / c) before anything is added.
+        alibi: (H,) float32 slopes; slope · |j − (i + Nk − Nq)| is subtracted. Constants (gradient: backend "exact").
+        sinks: (H,) float32; exp(sink) joins each row's sum and lse, with a value of zero. Gets a gradient. Results to
+            be merged (`merge_attention`) should have it in one part only.
+        segments: int32, one number a token of q, (T,) or (B, N): a query sees the keys of its own number and no others,
+            inside its sequence. Documents, or padding.
+        segments_k: the same for k; None means `segments`.
         deterministic: every path repeats to the bit, so True and False run the same code.
         backend: "auto" (see `choose_backend`), or "triton", "sdpa", "tiled", "exact" by name; a backend that cannot
             take the inputs raises and says why.
@@ -74,7 +86,7 @@ def attention(
 
     Source: Dao et al. 2022 (FlashAttention, §3), Dao 2023 (FlashAttention-2, §3).
     """
-    _check_options(mask, dropout, softcap, sinks, deterministic)
+    check_options(mask, dropout, softcap, deterministic)
     _check_types(q=q, k=k, v=v, cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, bias=bias)
     if torch.is_autocast_enabled(q.device.type):
         lower = torch.get_autocast_dtype(q.device.type)
@@ -83,35 +95,44 @@ def attention(
     cu_seqlens, cu_seqlens_k = _check_offsets(q, k, cu_seqlens, cu_seqlens_k)
     if bias is not None:
         bias = _check_bias(bias, q, k, cu_seqlens, cu_seqlens_k)
-    if scale is None:
-        scale = 1.0 / math.sqrt(q.shape[-1])
-    elif not isinstance(scale, (int, float)) or not -math.inf < scale < math.inf:
-        raise ValueError(f"scale must be a finite number, got {scale!r}")
+    scale, scales = check_scale(scale, q)
+    extras = Extras(
+        softcap=softcap,
+        scales=scales,
+        alibi=check_per_head("alibi", alibi, q),
+        sinks=check_per_head("sinks", sinks, q),
+        **check_segments(segments, segments_k, q, k),
+        dropout=float(dropout),
+        seed=seed_of(dropout_seed, q.device) if dropout else None,
+    )
+    if alibi is not None and alibi.requires_grad and backend != "exact" and torch.is_grad_enabled():
+        raise ValueError(f"alibi needs a gradient, which only backend 'exact' gives; got backend {backend!r}")
     if backend == "auto":
-        backend = choose_backend(q, k, v, mask=mask, bias=bias).backend
+        backend = choose_backend(q, k, v, mask=mask, bias=bias, extras=extras).backend
     else:
-        require_backend(backend, q, mask=mask, bias=bias)
+        require_backend(backend, q, mask=mask, bias=bias, extras=extras)
     if backend == "triton":
-        return _through_kernels(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale)
-    return _through_packs(backend, q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+        return _through_kernels(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras)
+    return _through_packs(backend, q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras)
 
 
 def _through_kernels(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
-    mask: Mask, bias: Tensor | None, scale: float,
+    mask: Mask, bias: Tensor | None, scale: float, extras: Extras,
 ) -> Attended:  # fmt: skip
     q, scale = ops.positive_scale(q, scale)
     dense = q.dim() == 4
     if not dense:
         q, k, v = q[None], k[None], v[None]
-    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right)
+    more = ops.arguments(mask, extras)
+    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right, *more)
     lse = lse.transpose(1, 2)  # (B, H, N) as the kernels write it → (B, N, H)
     return Attended(out, lse) if dense else Attended(out[0], lse[0])
 
 
 def _through_packs(
     backend: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
-    mask: Mask, bias: Tensor | None, scale: float,
+    mask: Mask, bias: Tensor | None, scale: float, extras: Extras,
 ) -> Attended:  # fmt: skip
     shape = q.shape
     if cu_q is None or cu_k is None:
@@ -120,22 +141,8 @@ def _through_packs(
         q, k, v = (x.reshape(batch * n, *x.shape[-2:]) for x, n in ((q, n_q), (k, n_k), (v, n_k)))
     if backend == "exact":  # which is no operator and reads its inputs here
         ops.check_values(q.shape[0], k.shape[0], cu_q, cu_k, bias)
-    out, lse = _PLAIN[backend](q, k, v, cu_q, cu_k, mask=mask, bias=bias, scale=scale)
+    out, lse = _PLAIN[backend](q, k, v, cu_q, cu_k, mask=mask, bias=bias, scale=scale, extras=extras)
     return Attended(out.reshape(shape), lse.reshape(shape[:-1]))
-
-
-def _check_options(
-    mask: Mask, dropout: float, softcap: float | None, sinks: Tensor | None, deterministic: bool
-) -> None:
-    if not isinstance(mask, Mask):
-        raise TypeError(
-            f"mask must be a Mask (a matrix is given as bias, −inf where hidden), got {type(mask).__name__}"
-        )
-    for name, value, offered in (("dropout", dropout, 0.0), ("softcap", softcap, None), ("sinks", sinks, None)):
-        if value is not offered and not (name == "dropout" and value == 0):
-            raise ValueError(f"{name} is not offered by this version: expected {offered}, got {value!r}")
-    if not isinstance(deterministic, bool):
-        raise ValueError(f"deterministic must be True or False, got {deterministic!r}")
 
 
 def _check_types(**tensors: Tensor | None) -> None:
@@ -186,9 +193,10 @@ def _check_offsets(
 
 def _check_bias(bias: Tensor, q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None) -> Tensor:
     """The additive mask as (N or 1, H or 1, Nq or 1, Nk or 1)."""
-    if bias.dim() > 4 or not bias.dtype.is_floating_point or bias.device != q.device:
+    usable = bias.dtype.is_floating_point or bias.dtype == torch.bool
+    if bias.dim() > 4 or not usable or bias.device != q.device:
         got = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
-        raise ValueError(f"bias must be floating, at most 4-D and on {q.device}, got {got}")
+        raise ValueError(f"bias must be floating or bool, at most 4-D and on {q.device}, got {got}")
     expected: tuple[int, ...]
     if cu_q is None or cu_k is None:
         expected = (q.shape[0] if q.dim() == 4 else 1, q.shape[-2], q.shape[-3], k.shape[-3])

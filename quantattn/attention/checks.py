@@ -18,9 +18,11 @@ from quantattn.attention.certificate import Finding
 from quantattn.attention.choose import require_backend
 from quantattn.attention.exact import standard_attention
 from quantattn.attention.examples import Arguments, Example, worked_examples
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
+from quantattn.attention.problems import Problem, random_problem
 from quantattn.attention.state import Attended, AttentionState
-from quantattn.attention.testing import Backend, Budget, Problem, Row, check, errors, random_problem, run
+from quantattn.attention.testing import Backend, Budget, Row, check, errors, run
 from quantattn.attention.tiled import tiled_attention
 
 Size = Literal["small", "usual", "full"]
@@ -46,8 +48,27 @@ def backend_named(name: str) -> Backend:
         mask: Mask,
         bias: Tensor | None,
         scale: float,
+        extras: Extras = Extras(),  # noqa: B008  a frozen value
     ) -> Attended:
-        return attention(q, k, v, cu_seqlens, cu_seqlens_k, mask=mask, bias=bias, scale=scale, backend=name)
+        e = extras
+        return attention(
+            q,
+            k,
+            v,
+            cu_seqlens,
+            cu_seqlens_k,
+            mask=mask,
+            bias=bias,
+            scale=scale if e.scales is None else e.scales * scale,
+            dropout=e.dropout,
+            dropout_seed=e.seed,
+            softcap=e.softcap,
+            alibi=e.alibi,
+            sinks=e.sinks,
+            segments=e.segments,
+            segments_k=e.segments_k,
+            backend=name,
+        )
 
     return call
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quantattn.attention import sdpa
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
 
 try:
@@ -31,36 +32,39 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose_backend(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> Choice:
+def choose_backend(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None,
+    extras: Extras | None = None,
+) -> Choice:  # fmt: skip
     """What `backend="auto"` runs for these inputs, and why.
 
     CUDA tensors go to the Triton kernels, CPU tensors to `sdpa` where it can express the problem, and everything else
     to `tiled`, which takes any device, dtype and head size in O(N) memory.
     """
-    mask = mask or Mask()
-    why_not_triton = _why_not_triton(q, bias) if q.is_cuda else "q is not on a CUDA device"
+    mask, extras = mask or Mask(), extras or Extras()
+    why_not_triton = _why_not_triton(q) if q.is_cuda else "q is not on a CUDA device"
     if why_not_triton is None:
         return Choice("triton", f"CUDA device, {_name(q)}, head size up to 256")  # sizes may be symbols here
-    why_not_sdpa = sdpa.supports(q, mask, bias)
+    why_not_sdpa = sdpa.supports(q, mask, bias, extras)
     if why_not_sdpa is None:
         return Choice("sdpa", f"{why_not_triton}; torch's CPU kernel takes {_name(q)} with this mask")
     return Choice("tiled", f"not triton: {why_not_triton}; not sdpa: {why_not_sdpa}")
 
 
-def require_backend(backend: str, q: Tensor, *, mask: Mask, bias: Tensor | None) -> None:
+def require_backend(backend: str, q: Tensor, *, mask: Mask, bias: Tensor | None, extras: Extras | None = None) -> None:
     """Raise ValueError with the reason when a backend asked for by name cannot take these inputs."""
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
     reason = None
     if backend == "triton":
-        reason = _why_not_triton(q, bias)
+        reason = _why_not_triton(q)
     elif backend == "sdpa":
-        reason = sdpa.supports(q, mask, bias)
+        reason = sdpa.supports(q, mask, bias, extras or Extras())
     if reason is not None:
         raise ValueError(f"backend {backend!r} cannot run this: {reason}")
 
 
-def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
+def _why_not_triton(q: Tensor) -> str | None:
     if not _HAS_TRITON:
         return "triton is not installed"
     if not q.is_cuda and not _INTERPRETED:
@@ -72,8 +76,6 @@ def _why_not_triton(q: Tensor, bias: Tensor | None) -> str | None:
         return "the Triton interpreter computes bfloat16 wrongly; use float16 or float32 there"
     if q.shape[-1] > 256:
         return f"its kernels take head sizes up to 256, got {q.shape[-1]}"
-    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
-        return "its kernels give no gradient of bias"
     return None
 
 

@@ -2,8 +2,8 @@
 
     out_i = Σ_j softmax_j(scale · q_i·k_j + bias_ij) · v_j        lse_i = ln Σ_j exp(scale · q_i·k_j + bias_ij)
 
-over the keys j that query i sees. It forms the N×N matrix and is differentiated by autograd alone. It is slow on
-purpose and shares no code with the kernels.
+over the keys j that query i sees; `extras.py` has the formula with everything that may be added. It forms the N×N
+matrix and is differentiated by autograd alone. It is slow on purpose and shares no code with the kernels.
 
 Dimensions: N sequences, T packed queries, Tk packed keys, H query heads, Hkv key/value heads, D head size.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from quantattn.attention.dropout import kept_weights, threshold
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import bias_of_sequence, seen_scores, seen_sum
 from quantattn.attention.state import Attended, lse_dtype
@@ -28,6 +30,7 @@ def exact_attention(
     mask: Mask,
     bias: Tensor | None,
     scale: float,
+    extras: Extras = Extras(),  # noqa: B008  a frozen value
 ) -> Attended:
     """Attention of each packed sequence, in float64 for float64 inputs, else in float32 and rounded once at the end.
 
@@ -43,13 +46,16 @@ def exact_attention(
         mask: who sees whom.
         bias: additive, broadcastable to (N, H, longest Nq, longest Nk); a key with bias −∞ is invisible.
         scale: factor of q·k before the bias.
+        extras: what else acts on scores and weights.
 
     Returns:
         out (T, H, D) in the dtype of q, lse (T, H) in float32, or float64 for float64 inputs.
     """
     dtype = lse_dtype(q.dtype)
-    bias = None if bias is None else bias.to(dtype)
-    out, lse = _packed(q.to(dtype), k.to(dtype), v.to(dtype), cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    if bias is not None and bias.is_floating_point():
+        bias = bias.to(dtype)
+    operands = (q.to(dtype), k.to(dtype), v.to(dtype))
+    out, lse = _packed(*operands, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras.to(dtype))
     return Attended(out.to(q.dtype), lse)
 
 
@@ -63,6 +69,7 @@ def standard_attention(
     mask: Mask,
     bias: Tensor | None,
     scale: float,
+    extras: Extras = Extras(),  # noqa: B008  a frozen value
     from_lse: bool = False,
 ) -> Attended:
     """The same computation as it is usually written: scores, weights and products each rounded to the inputs' dtype.
@@ -72,7 +79,7 @@ def standard_attention(
     unit in the last place too large, and their gradient as w_ij · (do_i·v_j − do_i·out_i): what an implementation
     loses that keeps the logsumexp and no weights.
     """
-    out, lse = _packed(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, from_lse)
+    out, lse = _packed(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, from_lse)
     return Attended(out, lse)
 
 
@@ -85,6 +92,7 @@ def _packed(
     mask: Mask,
     bias: Tensor | None,
     scale: float,
+    extras: Extras,
     from_lse: bool = False,
 ) -> tuple[Tensor, Tensor]:
     group = q.shape[1] // k.shape[1]
@@ -95,30 +103,49 @@ def _packed(
         k_n = k[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)  # (H, Nk, D)
         v_n = v[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)
         bias_n = None if bias is None else bias_of_sequence(bias, n, q_n.shape[1], k_n.shape[1])
-        out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale, from_lse)
+        extras_n = extras.of_sequence(n, slice(rows[n], rows[n + 1]), slice(columns[n], columns[n + 1]))
+        out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale, extras_n, from_lse)
         outs.append(out.transpose(0, 1))
         lses.append(lse.transpose(0, 1))
     return torch.cat(outs), torch.cat(lses)
 
 
 def _dense(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, from_lse: bool
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, extras: Extras, from_lse: bool
 ) -> tuple[Tensor, Tensor]:
     """One sequence: q (H, Nq, D), k, v (H, Nk, D), bias broadcastable to (H, Nq, Nk) → out (H, Nq, D), lse (H, Nq)."""
-    seen = mask.visible(q.shape[1], k.shape[1], device=q.device)
+    n_q, n_k = q.shape[1], k.shape[1]
+    seen = mask.visible(n_q, n_k, device=q.device)
     if bias is not None:
-        seen = seen & (bias != -torch.inf)
+        seen = seen & (bias if bias.dtype == torch.bool else bias != -torch.inf)
+    same = extras.visible()
+    seen = seen if same is None else seen & same
     scores = seen_scores(q, k, seen) * scale  # (H, Nq, Nk)
-    if bias is not None:
+    if extras.scales is not None:
+        scores = scores * extras.scales.to(scores.dtype)[:, None, None]
+    scores = extras.slanted(extras.bent(scores), (0, n_q), (0, n_k), n_k - n_q)
+    if bias is not None and bias.dtype != torch.bool:
         scores = scores + bias.to(scores.dtype)
-    sees = seen.any(dim=-1, keepdim=True)
+    sees = seen.any(dim=-1, keepdim=True).expand(*scores.shape[:2], 1)
     # A row without keys gets finite scores, so that softmax and logsumexp have a gradient there to multiply by nothing.
     scores = scores.where(seen, -torch.inf).where(sees, 0)
+    if extras.sinks is not None:  # one more key, whose value is zero
+        sink = extras.sinks.to(scores.dtype)[:, None, None].expand(-1, n_q, 1)
+        scores = torch.cat([scores.where(sees, -torch.inf), sink], dim=-1)
+        sees = sees | (sink > -torch.inf)
+        scores = scores.where(sees, 0)
     lse = torch.logsumexp(scores.to(lse_dtype(q.dtype)), dim=-1).where(sees[..., 0], -torch.inf)
     if from_lse:
         stored = torch.nextafter(lse.detach(), torch.full_like(lse, torch.inf))[..., None].where(sees, 0)
-        weights = torch.exp(scores - stored).where(seen, 0)
+        weights = torch.exp(scores - stored).where(sees, 0)
         mass = weights.sum(dim=-1, keepdim=True).where(sees, 1)
-        return seen_sum(weights, v, seen) / (mass / mass.detach()), lse  # a division by 1 that has a gradient
-    weights = torch.softmax(scores, dim=-1).where(seen, 0)
-    return seen_sum(weights, v, seen), lse
+        one = mass / mass.detach()  # which has a gradient
+    else:
+        weights, one = torch.softmax(scores, dim=-1), None
+    weights = weights[..., :n_k].where(seen, 0)
+    if extras.dropout and extras.seed is not None:
+        sequence, head = extras.origin
+        kept = kept_weights(extras.seed, extras.dropout, sequence, (head, head + q.shape[0]), (0, n_q), (0, n_k))
+        weights = weights.where(kept, 0) * (2**32 / threshold(extras.dropout))
+    out = seen_sum(weights, v, seen)
+    return out if one is None else out / one, lse

@@ -13,10 +13,10 @@ _BEYOND = 1 << 30
 
 @dataclass(frozen=True)
 class Mask:
-    """Visibility as an interval of relative positions.
+    """Visibility as an interval of relative positions, and a prefix.
 
     With Nq queries and Nk keys, query i stands beside key i + Nk − Nq (aligned bottom-right, so that the last
-    query stands beside the last key). Key j is visible iff −left ≤ j − (i + Nk − Nq) ≤ right:
+    query stands beside the last key). Key j is visible iff −left ≤ j − (i + Nk − Nq) ≤ right, or j < prefix:
 
         Nq = 2, Nk = 4, causal:   ■ ■ ■ ·
                                   ■ ■ ■ ■
@@ -24,20 +24,26 @@ class Mask:
     Args:
         causal: no key after the query's own place; the same as right = 0.
         window: (left, right), how many keys before and after its own place a query may see; None is unbounded.
+        prefix: how many keys at the start every query sees beside that (a prefix-LM with `causal`, global keys with
+            a window).
 
-    Masks combine: `a & b` sees what both see, `a | b` what either sees.
+    Masks combine: `a & b` sees what both see, `a | b` what either sees; where no interval and prefix does (two
+    different prefixes under &), it is refused.
 
     Raises:
-        ValueError: a window that is not a pair, or has a negative bound.
+        ValueError: a window that is not a pair, or a negative bound or prefix.
         TypeError: a causal that is not a bool.
     """
 
     causal: bool = False
     window: tuple[int | None, int | None] | None = None
+    prefix: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.causal, bool):
             raise TypeError(f"causal must be True or False, got {self.causal!r}")
+        if type(self.prefix) is not int or self.prefix < 0:
+            raise ValueError(f"prefix counts keys and must be an int ≥ 0, got {self.prefix!r}")
         if self.window is None:
             return
         pair = isinstance(self.window, (tuple, list)) and len(self.window) == 2
@@ -67,20 +73,61 @@ class Mask:
             seen &= relative >= -self.left
         if self.right is not None:
             seen &= relative <= self.right
+        if self.prefix:
+            seen |= torch.arange(n_k, device=device)[None, :] < self.prefix
         return seen
 
+    def blocks(self, n_q: int, n_k: int, block_q: int, block_k: int) -> Tensor:
+        """(⌈Nq / block_q⌉, ⌈Nk / block_k⌉) int8: 0 where a block is empty, 1 partly visible, 2 full; by its corners."""
+        counts = torch.empty(-(-n_q // block_q), -(-n_k // block_k), dtype=torch.int8)
+        for i in range(counts.shape[0]):
+            rows = (i * block_q, min((i + 1) * block_q, n_q))
+            for j in range(counts.shape[1]):
+                counts[i, j] = self.of_block(rows, (j * block_k, min((j + 1) * block_k, n_k)), n_q, n_k)
+        return counts
+
+    def of_block(self, queries: tuple[int, int], keys: tuple[int, int], n_q: int, n_k: int) -> int:
+        """0 when no query of the half-open range sees a key of the other, 2 when every one sees all, else 1."""
+        shift = n_k - n_q
+        least, most = keys[0] - (queries[1] - 1 + shift), keys[1] - 1 - (queries[0] + shift)
+        whole = (self.left is None or least >= -self.left) and (self.right is None or most <= self.right)
+        if whole or keys[1] <= self.prefix:
+            return 2
+        # The nearest pair decides whether anything is visible: relative positions fill [least, most] without a gap.
+        some = (self.left is None or most >= -self.left) and (self.right is None or least <= self.right)
+        return 1 if some or keys[0] < self.prefix else 0
+
     def key_range(self, first: int, last: int, n_q: int, n_k: int) -> tuple[int, int]:
-        """Half-open range of keys that at least one of the queries first … last − 1 may see."""
+        """Half-open range of keys that at least one of the queries first … last − 1 may see by their distance."""
         shift = n_k - n_q
         start = 0 if self.left is None else max(0, first + shift - self.left)
         stop = n_k if self.right is None else min(n_k, last + shift + self.right)
         return min(start, n_k), max(min(start, n_k), stop)
 
+    def key_ranges(self, first: int, last: int, n_q: int, n_k: int) -> list[tuple[int, int]]:
+        """The same with the prefix: disjoint ranges, none of them empty, in order."""
+        start, stop = self.key_range(first, last, n_q, n_k)
+        prefix = min(self.prefix, n_k)
+        if start <= prefix:
+            ranges = [(0 if prefix else start, max(stop, prefix))]
+        else:
+            ranges = [(0, prefix), (start, stop)]
+        return [r for r in ranges if r[0] < r[1]]
+
     def __and__(self, other: Mask) -> Mask:
-        return _from_bounds(_least(self.left, other.left), _least(self.right, other.right))
+        a, b = self, other
+        bounds = _least(a.left, b.left), _least(a.right, b.right)
+        if a.prefix != b.prefix and not (a._unbounded or b._unbounded):
+            raise ValueError(f"masks with prefixes {a.prefix} and {b.prefix} have no intersection that is a mask")
+        return _from_bounds(*bounds, b.prefix if a._unbounded else a.prefix)
 
     def __or__(self, other: Mask) -> Mask:
-        return _from_bounds(_most(self.left, other.left), _most(self.right, other.right))
+        bounds = _most(self.left, other.left), _most(self.right, other.right)
+        return _from_bounds(*bounds, max(self.prefix, other.prefix))
+
+    @property
+    def _unbounded(self) -> bool:
+        return self.left is None and self.right is None
 
 
 def _reach(bound: int | None) -> int | None:
@@ -95,7 +142,8 @@ def _most(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else max(a, b)
 
 
-def _from_bounds(left: int | None, right: int | None) -> Mask:
+def _from_bounds(left: int | None, right: int | None, prefix: int) -> Mask:
     if right == 0:
-        return Mask(causal=True, window=None if left is None else (left, 0))
-    return Mask(window=None if left is None and right is None else (left, right))
+        return Mask(causal=True, window=None if left is None else (left, 0), prefix=prefix)
+    unbounded = left is None and right is None
+    return Mask(window=None if unbounded else (left, right), prefix=0 if unbounded else prefix)

@@ -14,11 +14,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantattn.attention.dropout import threshold
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import as_given
 from quantattn.attention.state import lse_dtype
 
 _PROBLEM = "Tensor? cu_q, Tensor? cu_k, Tensor? bias, float scale, int? left, int? right"
+_MORE = (
+    "int prefix=0, float softcap=0.0, float dropout=0.0, Tensor? scales=None, Tensor? alibi=None, Tensor? sinks=None, "
+    "Tensor? segments=None, Tensor? segments_k=None, Tensor? seed=None"
+)
+_MORE_COUNT = 9
+
+
+def arguments(mask: Mask, extras: Extras) -> tuple[Any, ...]:
+    """What the operators take beside the bounds of the mask, in the order of their schema."""
+    e = extras
+    tensors = (e.scales, e.alibi, e.sinks, e.segments, e.segments_k, e.seed if e.dropout else None)
+    return mask.prefix, e.softcap or 0.0, e.dropout, *tensors
+
+
+def _extras(more: tuple[Any, ...]) -> Extras:
+    _, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed = more
+    return Extras(softcap or None, scales, alibi, sinks, segments, segments_k, dropout, seed)
 
 
 def check_values(q_rows: int, k_rows: int, cu_q: Tensor, cu_k: Tensor, bias: Tensor | None) -> None:
@@ -55,29 +74,37 @@ def _kernels() -> Any:
     return launch
 
 
+def _problem(cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None, scale: float, *rest: Any) -> Any:
+    left, right, *more = rest
+    prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed = more
+    keep = threshold(dropout) / 2**32
+    return _kernels().Problem(
+        scale, left, right, cu_q, cu_k, bias, prefix, scales, softcap, alibi, sinks, segments, segments_k, seed, keep
+    )
+
+
 @torch.library.custom_op(
     "quantattn::attention",
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}, {_MORE}) -> (Tensor, Tensor)",
 )
 def attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
-    scale: float, left: int | None, right: int | None,
+    scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
+    scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Out = softmax(q kᵀ · scale + bias) v over the visible keys of each sequence, and its lse."""
-    launch = _kernels()
+    """Out = softmax(scores) v over the visible keys of each sequence, and its lse."""
     if cu_q is not None and cu_k is not None:
         check_values(q.shape[1], k.shape[1], cu_q, cu_k, bias)
-    out, lse = _forward_shapes(q, k, v, cu_q, cu_k, bias, scale, left, right)
-    launch.launch_forward(q, k, v, out, lse, launch.Problem(scale, left, right, cu_q, cu_k, bias))
+    more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed)
+    out, lse = _forward_shapes(q)
+    _kernels().launch_forward(q, k, v, out, lse, _problem(cu_q, cu_k, bias, scale, left, right, *more))
     return out, lse
 
 
 @attention_op.register_fake
-def _forward_shapes(
-    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
-    scale: float, left: int | None, right: int | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _forward_shapes(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     b, n, h, d = q.shape
     return q.new_empty(b, n, h, d), q.new_empty(b, h, n, dtype=torch.float32)
 
@@ -85,47 +112,89 @@ def _forward_shapes(
 @torch.library.custom_op(
     "quantattn::attention_backward",
     mutates_args=(),
-    schema=f"(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_PROBLEM}) "
-    "-> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_PROBLEM}, {_MORE}, "
+    "bool wants_dbias=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def attention_backward_op(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
-    scale: float, left: int | None, right: int | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk, dv from the gradients of out and of lse; scores are computed again, nothing N × N is stored."""
+    scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
+    scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+    wants_dbias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq, dk, dv, dbias, dscales, dsinks, empty where there is nothing; scores are computed again, none is stored."""
     launch = _kernels()
-    dq, dk, dv = _backward_shapes(do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, scale, left, right)
-    problem = launch.Problem(scale, left, right, cu_q, cu_k, bias)
-    launch.launch_backward(do, dlse, q, k, v, out.contiguous(), lse.contiguous(), dq, dk, dv, problem)
-    return dq, dk, dv
+    more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed)
+    problem = _problem(cu_q, cu_k, bias, scale, left, right, *more)
+    results = _backward_shapes(do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, scale, left, right, *more, wants_dbias)
+    dq, dk, dv, dbias, dscales, dsinks = results
+    out, lse = out.contiguous(), lse.contiguous()
+    delta = torch.empty_like(lse)
+    along = None if scales is None else torch.zeros_like(lse)
+    launch.launch_dq(do, dlse, q, k, v, out, lse, delta, dq, problem, along=along)
+    launch.launch_dkdv(do, q, k, v, lse, delta, dk, dv, problem)
+    if bias is not None and wants_dbias:
+        dbias.copy_(launch.launch_dbias(do, q, k, v, lse, delta, problem, _longest(q, k, cu_q, cu_k)))
+    if scales is not None and along is not None:
+        dscales.copy_(along.sum((0, 2)))
+    if sinks is not None:  # ∂lse/∂sink is the sink's weight, ∂out/∂sink is minus that weight times out
+        weight = torch.exp(sinks[:, None] - lse).where(lse > -torch.inf, 0)
+        dsinks.copy_(-(weight * delta).where(weight > 0, 0).sum((0, 2)))
+    return dq, dk, dv, dbias, dscales, dsinks
+
+
+def _longest(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None) -> tuple[int, int]:
+    """Queries and keys of the longest sequences. The host waits for offsets that are on a device."""
+    if cu_q is None or cu_k is None:
+        return q.shape[1], k.shape[1]
+    return (int(cu_q.diff().max()), int(cu_k.diff().max())) if cu_q.shape[0] > 1 else (0, 0)
 
 
 @attention_backward_op.register_fake
 def _backward_shapes(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
-    scale: float, left: int | None, right: int | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
+    scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+    wants_dbias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return *(x.new_empty(x.shape) for x in (q, k, v)), *_shapes_of_more(q, bias, scales, sinks, wants_dbias)  # type: ignore[return-value]
+
+
+def _shapes_of_more(
+    q: Tensor, bias: Tensor | None, scales: Tensor | None, sinks: Tensor | None, wants_dbias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dbias, dscales, dsinks without data; an operator returns tensors, so what there is not is an empty one."""
+    dbias = q.new_empty(0) if bias is None or not wants_dbias else bias.new_empty(bias.shape)
+    dscales, dsinks = (q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (scales, sinks))
+    return dbias, dscales, dsinks
+
+
+_BIAS = 5
+"""Place of the bias among the inputs of either operator."""
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, cu_q, cu_k, bias, *numbers = inputs
-    ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *output)
-    ctx.numbers = numbers
+    q, k, v, cu_q, cu_k, bias, scale, left, right, *more = inputs
+    ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *more[3:], *output)
+    ctx.numbers = (scale, left, right, *more[:3])
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, cu_q, cu_k, bias, out, lse = ctx.saved_tensors
-    unused = (None,) * 6
+    q, k, v, cu_q, cu_k, bias, *tensors, out, lse = ctx.saved_tensors
     if do is None and dlse is None:
-        return (None, None, None, *unused)
+        return (None,) * (9 + _MORE_COUNT)
     do = torch.zeros_like(out) if do is None else do
-    numbers = ctx.numbers
-    dq, dk, dv = attention_backward_op(do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, *numbers)
-    return (dq, dk, dv, *unused)
+    wants_dbias = bias is not None and ctx.needs_input_grad[_BIAS]
+    dq, dk, dv, dbias, dscales, dsinks = attention_backward_op(
+        do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, *ctx.numbers, *tensors, wants_dbias
+    )
+    scales, _, sinks, *_ = tensors
+    more = (None, None, None, dscales if scales is not None else None, None, dsinks if sinks is not None else None)
+    return dq, dk, dv, None, None, dbias if wants_dbias else None, None, None, None, *more, None, None, None
 
 
 attention_op.register_autograd(_differentiate, setup_context=_save)
@@ -143,33 +212,38 @@ def _plain(backend: str) -> Any:
 
 
 def _tiling(
-    cu_q: Tensor, cu_k: Tensor, scale: float, left: int | None, right: int | None, block_q: int, block_k: int
-) -> Any:
-    from quantattn.attention.tiled import Tiling
+    cu_q: Tensor, cu_k: Tensor, scale: float, left: int | None, right: int | None, prefix: int,
+    block_q: int, block_k: int,
+) -> Any:  # fmt: skip
+    from quantattn.attention.tiling import Tiling
 
-    mask = Mask() if left is None and right is None else Mask(window=(left, right))
+    mask = Mask() if left is None and right is None else Mask(window=(left, right), prefix=prefix)
     return Tiling(tuple(cu_q.tolist()), tuple(cu_k.tolist()), mask, scale, block_q, block_k)
 
 
 @torch.library.custom_op(
     "quantattn::packed_attention",
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_PACK}) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, {_PACK}, {_MORE}) -> (Tensor, Tensor)",
 )
 def packed_attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, bias: Tensor | None,
     scale: float, left: int | None, right: int | None, backend: str, block_q: int, block_k: int,
+    prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
+    scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Out = softmax(q kᵀ · scale + bias) v over the visible keys of each sequence, and its lse, on any device."""
+    """Out = softmax(scores) v over the visible keys of each sequence, and its lse, on any device."""
     check_values(q.shape[0], k.shape[0], cu_q, cu_k, bias)
-    tiling = _tiling(cu_q, cu_k, scale, left, right, block_q, block_k)
+    tiling = _tiling(cu_q, cu_k, scale, left, right, prefix, block_q, block_k)
+    extras = _extras((prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed))
     with as_given(q.device):
-        out, lse = _plain(backend).forward(q, k, v, bias, tiling)
+        out, lse = _plain(backend).forward(q, k, v, bias, tiling, extras)
     return out, lse
 
 
 @packed_attention_op.register_fake
-def _packed_shapes(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor]:
+def _packed_shapes(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=lse_dtype(q.dtype))
 
 
@@ -177,39 +251,53 @@ def _packed_shapes(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tens
     "quantattn::packed_attention_backward",
     mutates_args=(),
     schema="(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, bool wants_dbias, "
-    f"{_PACK}) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"{_PACK}, {_MORE}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def packed_attention_backward_op(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wants_dbias: bool,
     cu_q: Tensor, cu_k: Tensor, bias: Tensor | None,
     scale: float, left: int | None, right: int | None, backend: str, block_q: int, block_k: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk, dv and, when it is wanted, dbias (else an empty tensor), from the gradients of out and of lse."""
-    tiling = _tiling(cu_q, cu_k, scale, left, right, block_q, block_k)
+    prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
+    scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq, dk, dv, dbias when it is wanted, dscales, dsinks, empty where there is nothing."""
+    tiling = _tiling(cu_q, cu_k, scale, left, right, prefix, block_q, block_k)
+    extras = _extras((prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed))
     with as_given(q.device):
-        dq, dk, dv, dbias = _plain(backend).backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias)
-    return dq, dk, dv, q.new_empty(0) if dbias is None else dbias
+        results = _plain(backend).backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias, extras)
+    return tuple(q.new_empty(0) if x is None else x for x in results)  # type: ignore[return-value]
 
 
 @packed_attention_backward_op.register_fake
 def _packed_backward_shapes(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wants_dbias: bool,
-    cu_q: Tensor, cu_k: Tensor, bias: Tensor | None, *problem: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    dbias = q.new_empty(0) if bias is None or not wants_dbias else bias.new_empty(bias.shape)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
+    cu_q: Tensor, cu_k: Tensor, bias: Tensor | None, *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    more = rest[6:]
+    scales, sinks = (more[i] if len(more) > i else None for i in (3, 5))
+    return *(x.new_empty(x.shape) for x in (q, k, v)), *_shapes_of_more(q, bias, scales, sinks, wants_dbias)  # type: ignore[return-value]
+
+
+def _save_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, cu_q, cu_k, bias, *numbers = inputs
+    ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *numbers[9:], *output)
+    ctx.numbers = numbers[:9]
+    ctx.set_materialize_grads(False)
 
 
 def _differentiate_packed(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, cu_q, cu_k, bias, out, lse = ctx.saved_tensors
+    q, k, v, cu_q, cu_k, bias, *tensors, out, lse = ctx.saved_tensors
     if do is None and dlse is None:
-        return (None,) * 12
+        return (None,) * (12 + _MORE_COUNT)
     do = torch.zeros_like(out) if do is None else do
-    wants_dbias = bias is not None and ctx.needs_input_grad[5]
-    dq, dk, dv, dbias = packed_attention_backward_op(
-        do, dlse, q, k, v, out, lse, wants_dbias, cu_q, cu_k, bias, *ctx.numbers
+    wants_dbias = bias is not None and ctx.needs_input_grad[_BIAS]
+    dq, dk, dv, dbias, dscales, dsinks = packed_attention_backward_op(
+        do, dlse, q, k, v, out, lse, wants_dbias, cu_q, cu_k, bias, *ctx.numbers, *tensors
     )
-    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 6
+    scales, _, sinks, *_ = tensors
+    more = (None, None, None, dscales if scales is not None else None, None, dsinks if sinks is not None else None)
+    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 6, *more, None, None, None
 
 
-packed_attention_op.register_autograd(_differentiate_packed, setup_context=_save)
+packed_attention_op.register_autograd(_differentiate_packed, setup_context=_save_packed)

@@ -28,17 +28,18 @@ import torch
 from torch import Tensor
 
 from quantattn.attention import ops, tiled
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import all_finite
 from quantattn.attention.state import Attended, AttentionState, lse_dtype
-from quantattn.attention.tiled import Tiling
+from quantattn.attention.tiling import Tiling
 
 _forward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _backward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def supports(q: Tensor, mask: Mask, bias: Tensor | None) -> str | None:
+def supports(q: Tensor, mask: Mask, bias: Tensor | None, extras: Extras = Extras()) -> str | None:  # noqa: B008
     """Why `sdpa_attention` cannot take such inputs, as one clause; None when it can."""
     if q.device.type != "cpu":
         return f"torch's fused operator used here runs on a CPU and q is on {q.device}"
@@ -46,8 +47,10 @@ def supports(q: Tensor, mask: Mask, bias: Tensor | None) -> str | None:
         return f"it takes float16, bfloat16, float32 and float64, got {str(q.dtype).removeprefix('torch.')}"
     if bias is not None:
         return "it would read a bias as a dense mask and give it no gradient"
-    if mask.left is not None or mask.right not in (None, 0):
+    if mask.left is not None or mask.right not in (None, 0) or mask.prefix:
         return "its masks are full and causal, a window would become a dense mask"
+    if extras.names():
+        return f"torch's operator has no {', no '.join(extras.names())}"
     return None
 
 
@@ -61,6 +64,7 @@ def sdpa_attention(
     mask: Mask,
     bias: Tensor | None,
     scale: float,
+    extras: Extras = Extras(),  # noqa: B008  a frozen value
 ) -> Attended:
     """Exactly `exact_attention` for full and causal masks on a CPU; memory O(T). Signature as `exact_attention`.
 
@@ -70,7 +74,7 @@ def sdpa_attention(
     Raises:
         ValueError: `supports` names a reason.
     """
-    reason = supports(q, mask, bias)
+    reason = supports(q, mask, bias, extras)
     if reason is not None:
         raise ValueError(f"sdpa cannot run this: {reason}")
     q, scale = ops.positive_scale(q, scale)
@@ -131,21 +135,23 @@ def _lengths(sequence: tuple[int, slice, slice]) -> tuple[int, int]:
     return rows.stop - rows.start, columns.stop - columns.start
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling) -> tuple[Tensor, Tensor]:
-    """(out, lse), shapes as in `sdpa_attention`, bias None; no autograd of its own."""
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling, extras: Extras
+) -> tuple[Tensor, Tensor]:
+    """(out, lse), shapes as in `sdpa_attention`, bias None and extras empty; no autograd of its own."""
     if tiling.mask.right is not None and not all_finite(q, k, v):
-        return tiled.forward(q, k, v, bias, tiling)
+        return tiled.forward(q, k, v, bias, tiling, extras)
     return _forward(q, k, v, tiling)
 
 
 def backward(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, lse: Tensor, do: Tensor, dlse: Tensor | None,
-    tiling: Tiling, wants_dbias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """(dq, dk, dv, None); arguments as in `tiled.backward`."""
+    tiling: Tiling, wants_dbias: bool, extras: Extras,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """(dq, dk, dv, None, None, None); arguments as in `tiled.backward`."""
     if dlse is not None or (tiling.mask.right is not None and not all_finite(q, k, v, do)):
-        return tiled.backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias)
-    return *_backward(q, k, v, out, lse, do, tiling), None
+        return tiled.backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias, extras)
+    return *_backward(q, k, v, out, lse, do, tiling), None, None, None
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, tiling: Tiling) -> tuple[Tensor, Tensor]:

@@ -70,11 +70,9 @@ def visible_block(
     mask: Mask, queries: tuple[int, int], keys: tuple[int, int], n_q: int, n_k: int, device: torch.device
 ) -> Tensor | None:
     """The block `mask.visible(n_q, n_k)[queries, keys]` without forming the rest; None when all of it is visible."""
-    shift = n_k - n_q
-    least = keys[0] - (queries[1] - 1 + shift)
-    most = keys[1] - 1 - (queries[0] + shift)
-    if (mask.left is None or least >= -mask.left) and (mask.right is None or most <= mask.right):
+    if mask.of_block(queries, keys, n_q, n_k) == 2:
         return None
+    shift = n_k - n_q
     beside = torch.arange(*queries, device=device)[:, None] + shift
     relative = torch.arange(*keys, device=device)[None, :] - beside
     seen = torch.ones_like(relative, dtype=torch.bool)
@@ -82,6 +80,8 @@ def visible_block(
         seen &= relative >= -mask.left
     if mask.right is not None:
         seen &= relative <= mask.right
+    if mask.prefix:
+        seen |= torch.arange(*keys, device=device)[None, :] < mask.prefix
     return seen
 
 

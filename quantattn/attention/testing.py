@@ -16,22 +16,26 @@ Dimensions: N sequences, T packed queries, Tk packed keys, H query heads, Hkv ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from quantattn.attention.exact import exact_attention, standard_attention
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
+from quantattn.attention.problems import Problem
+from quantattn.attention.rounding import RoundedAttention
 from quantattn.attention.seen import bias_of_sequence
 from quantattn.attention.state import Attended, lse_dtype
 
-GRADIENTS = ("dq", "dk", "dv", "dbias")
+GRADIENTS = ("dq", "dk", "dv", "dbias", "dscales", "dsinks")
 """Names of the results that are gradients; the others are out and lse."""
+
+_DRAWS = 2
+"""How often the roundings of an implementation are drawn; the signs of their errors are what differs."""
 
 _ELEMENTS_AT_ONCE = 1 << 25
 """Score entries (heads × Nq × Nk) that the float64 truth forms at a time; about eight float64 copies of them live."""
@@ -51,54 +55,9 @@ class Backend(Protocol):
         mask: Mask,
         bias: Tensor | None,
         scale: float,
+        extras: Extras = Extras(),  # noqa: B008  a frozen value
     ) -> Attended:
         """Attention of packed sequences."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One input of attention with the gradients that come back from its results.
-
-    Attributes:
-        q: (T, H, D).
-        k: (Tk, Hkv, D).
-        v: (Tk, Hkv, D).
-        cu_seqlens: (N + 1,) int32.
-        cu_seqlens_k: (N + 1,) int32.
-        mask: who sees whom.
-        bias: broadcastable to (N, H, longest Nq, longest Nk), or None.
-        scale: factor of q·k.
-        do: (T, H, D), gradient of the loss by out.
-        dlse: (T, H), gradient of the loss by lse, or None when the loss does not use it.
-        label: what the problem is about.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    cu_seqlens: Tensor
-    cu_seqlens_k: Tensor
-    mask: Mask
-    bias: Tensor | None
-    scale: float
-    do: Tensor
-    dlse: Tensor | None = None
-    label: str = ""
-
-    def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Problem:
-        """The same problem rounded to `dtype` and moved to `device`; bias and dlse keep their dtype."""
-
-        return replace(
-            self,
-            q=self.q.to(device=device, dtype=dtype),
-            k=self.k.to(device=device, dtype=dtype),
-            v=self.v.to(device=device, dtype=dtype),
-            do=self.do.to(device=device, dtype=dtype),
-            bias=None if self.bias is None else self.bias.to(device=device),
-            dlse=None if self.dlse is None else self.dlse.to(device=device),
-            cu_seqlens=self.cu_seqlens.to(device=device),
-            cu_seqlens_k=self.cu_seqlens_k.to(device=device),
-        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +65,7 @@ class Budget:
     """The truth of one problem and how far from it a result may be.
 
     Attributes:
-        truth: name → float64 tensor, names out, lse, dq, dk, dv and, when there is a bias, dbias.
+        truth: name → float64 tensor, names out, lse, dq, dk, dv and, for what there is, dbias, dscales, dsinks.
         standard: name → (worst, mean) error of standard attention in the problem's dtype.
         allowed: name → (worst, mean) error within the budget.
     """
@@ -121,7 +80,7 @@ class Row:
     """One result held against its budget.
 
     Attributes:
-        name: out, lse, dq, dk, dv or dbias.
+        name: out, lse or one of the gradients.
         worst: largest absolute error against float64, infinite when the result has a NaN or an infinity of its own.
         mean: mean absolute error.
         allowed: the largest error within the budget.
@@ -138,15 +97,18 @@ class Row:
 
 
 def run(backend: Backend, problem: Problem, *, backward: bool = True, bias_gradient: bool = True) -> dict[str, Tensor]:
-    """Results of `backend` by name: out, lse and, with `backward`, dq, dk, dv and dbias.
+    """Results of `backend` by name: out, lse and, with `backward`, dq, dk, dv, dbias, dscales and dsinks.
 
-    dbias is there when the problem has a bias, unless `bias_gradient` is False, which also leaves the bias a constant.
+    The last three are there when the problem has a floating bias, scales of the heads, sinks; dbias not if
+    `bias_gradient` is False, which also leaves the bias a constant.
     """
     p = problem
     leaves = {"dq": p.q, "dk": p.k, "dv": p.v}
-    if p.bias is not None and bias_gradient:
+    if p.bias is not None and bias_gradient and p.bias.is_floating_point():
         leaves["dbias"] = p.bias
+    leaves |= {f"d{name}": x for name in ("scales", "sinks") if (x := getattr(p.extras, name)) is not None}
     leaves = {name: x.detach().requires_grad_(backward) for name, x in leaves.items()}
+    extras = replace(p.extras, scales=leaves.get("dscales"), sinks=leaves.get("dsinks"))
     out, lse = backend(
         leaves["dq"],
         leaves["dk"],
@@ -156,6 +118,7 @@ def run(backend: Backend, problem: Problem, *, backward: bool = True, bias_gradi
         mask=p.mask,
         bias=leaves.get("dbias", p.bias),
         scale=p.scale,
+        extras=extras,
     )
     results = {"out": out.detach(), "lse": lse.detach()}
     if backward:
@@ -176,19 +139,21 @@ def error_budget(problem: Problem, *, backward: bool = True) -> Budget:
     """
     if problem.q.dtype == torch.float64:
         raise ValueError("the budget needs inputs below float64, in which the truth is computed; got float64")
-    lifted = replace(problem.to(torch.float64), bias=None if problem.bias is None else problem.bias.double())
+    bias = problem.bias.double() if problem.bias is not None and problem.bias.is_floating_point() else problem.bias
+    lifted = replace(problem.to(torch.float64), bias=bias, extras=problem.extras.to(torch.float64))
     truth = _by_pieces(exact_attention, lifted, torch.float64, backward)
     standard = _by_pieces(standard_attention, problem, problem.q.dtype, backward)
     losses, allowed = {name: errors(standard[name], value) for name, value in truth.items()}, {}
-    if backward and problem.q.dtype == torch.float32:
-        other = _by_pieces(partial(standard_attention, from_lse=True), problem, problem.q.dtype, backward)
-        for name in losses.keys() & set(GRADIENTS):
-            worst, mean = errors(other[name], truth[name])
-            losses[name] = max(worst, losses[name][0]), max(mean, losses[name][1])
-    for name, loss in losses.items():
+    unit = dict(losses)
+    for seed in range(_DRAWS):
+        rounded = _by_pieces(RoundedAttention(problem.q.dtype, seed), lifted, torch.float64, backward)
+        for name, value in truth.items():
+            worst, mean = errors(rounded[name], value)
+            unit[name] = max(worst, unit[name][0]), max(mean, unit[name][1])
+    for name, (worst, mean) in unit.items():
         noise = _floor(truth[name], standard[name].dtype)
         factor = 3 if name in GRADIENTS else 2
-        allowed[name] = (factor * loss[0] + noise[0], factor * loss[1] + noise[1])
+        allowed[name] = (factor * worst + noise[0], factor * mean + noise[1])
     return Budget(truth=truth, standard=losses, allowed=allowed)
 
 
@@ -204,73 +169,6 @@ def check(results: Mapping[str, Tensor], budget: Budget) -> list[Row]:
     return rows
 
 
-def random_problem(
-    seed: int,
-    lengths: Sequence[int],
-    lengths_k: Sequence[int] | None = None,
-    *,
-    heads: int = 2,
-    heads_k: int | None = None,
-    d: int = 16,
-    mask: Mask | None = None,
-    bias: Literal["none", "key", "full"] = "none",
-    dlse: bool = False,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    label: str = "",
-) -> Problem:
-    """Standard-normal q, k, v, do of the given lengths, drawn on the CPU in float64 so that every device sees the same.
-
-    Args:
-        seed: of the draw.
-        lengths: queries of each sequence; zeros are allowed.
-        lengths_k: keys of each sequence; the same as the queries when None.
-        heads: H.
-        heads_k: Hkv, H when None.
-        d: D.
-        mask: everything visible when None.
-        bias: none; one number a key, (1, 1, 1, longest Nk); or (N, H, longest Nq, longest Nk) with some −∞ in it.
-        dlse: whether a gradient comes back through lse too.
-        dtype: of q, k, v, do.
-        device: where the problem stands.
-        label: carried along.
-    """
-    wide = torch.promote_types(dtype, torch.float32)  # of bias and dlse
-    lengths_k = lengths if lengths_k is None else lengths_k
-    heads_k = heads if heads_k is None else heads_k
-    rng = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=rng, dtype=torch.float64)
-
-    n_q, n_k = sum(lengths), sum(lengths_k)
-    q, k, v, do = draw(n_q, heads, d), draw(n_k, heads_k, d), draw(n_k, heads_k, d), draw(n_q, heads, d)
-    by_lse = draw(n_q, heads)
-    added: Tensor | None = None
-    if bias == "key":
-        added = draw(1, 1, 1, max(lengths_k))
-    elif bias == "full":
-        shape = (len(lengths), heads, max(lengths), max(lengths_k))
-        added = draw(*shape).masked_fill(torch.rand(*shape, generator=rng) < 0.1, -torch.inf)
-    return Problem(
-        q=q,
-        k=k,
-        v=v,
-        cu_seqlens=_offsets(lengths),
-        cu_seqlens_k=_offsets(lengths_k),
-        mask=mask or Mask(),
-        bias=None if added is None else added.to(wide),
-        scale=d**-0.5,
-        do=do,
-        dlse=by_lse.to(wide) if dlse else None,
-        label=label,
-    ).to(dtype, device)
-
-
-def _offsets(lengths: Sequence[int]) -> Tensor:
-    return torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32)
-
-
 def _by_pieces(backend: Backend, problem: Problem, dtype: torch.dtype, backward: bool) -> dict[str, Tensor]:
     """`run` over a few heads of one sequence at a time, so that only their N×N matrices live at once."""
     p = problem
@@ -279,7 +177,9 @@ def _by_pieces(backend: Backend, problem: Problem, dtype: torch.dtype, backward:
     results = {"out": torch.zeros_like(p.q), "lse": p.q.new_zeros(p.q.shape[:2], dtype=lse_dtype(dtype))}
     if backward:
         results |= {"dq": torch.zeros_like(p.q), "dk": torch.zeros_like(p.k), "dv": torch.zeros_like(p.v)}
-        results |= {} if bias is None else {"dbias": torch.zeros_like(bias)}
+        results |= {} if bias is None or bias.dtype == torch.bool else {"dbias": torch.zeros_like(bias)}
+        per_head = {"dscales": p.extras.scales, "dsinks": p.extras.sinks}
+        results |= {name: torch.zeros_like(x) for name, x in per_head.items() if x is not None}
     rows, columns = p.cu_seqlens.tolist(), p.cu_seqlens_k.tolist()
     for n in range(len(rows) - 1):
         r, c = slice(rows[n], rows[n + 1]), slice(columns[n], columns[n + 1])
@@ -299,14 +199,17 @@ def _by_pieces(backend: Backend, problem: Problem, dtype: torch.dtype, backward:
                 bias=None if bias is None else bias_of_sequence(bias, n, n_q, n_k)[pick],
                 cu_seqlens=p.cu_seqlens.new_tensor([0, n_q]),
                 cu_seqlens_k=p.cu_seqlens.new_tensor([0, n_k]),
+                extras=p.extras.of_sequence(n, r, c, h),
             )
             part = run(backend, piece, backward=backward)
             results["out"][r, h], results["lse"][r, h] = part["out"], part["lse"]
             if backward:
                 results["dq"][r, h], results["dk"][c, kv], results["dv"][c, kv] = part["dq"], part["dk"], part["dv"]
-                if bias is not None:
+                if "dbias" in part:
                     bias_of_sequence(results["dbias"], n, n_q, n_k)[pick] += part["dbias"]
-    if backward and p.bias is not None:
+                for name in part.keys() & {"dscales", "dsinks"}:
+                    results[name][h] += part[name]
+    if p.bias is not None and "dbias" in results:
         results["dbias"] = results["dbias"].reshape(p.bias.shape)
     return results
 

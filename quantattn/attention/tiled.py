@@ -6,6 +6,7 @@ the stored logsumexp, p_ij = exp(s_ij − lse_i), with
     delta_i = do_i · out_i − dlse_i      ds_ij = p_ij · (do_i · v_j − delta_i)
     dv_j = Σ_i p_ij · do_i      dq_i = scale · Σ_j ds_ij · k_j      dk_j = scale · Σ_i ds_ij · q_i      dbias_ij = ds_ij
 
+(dropout multiplies p in dv and do_i · v_j in ds by its factors, a soft cap multiplies ds in dq and dk by its slope)
 (Dao et al. 2022, "FlashAttention", §3.1 and appendix B.2). Blocks are visited in one fixed order and nothing is added
 atomically: the same input gives the same bits. Blocks that the mask hides are never visited.
 
@@ -15,16 +16,18 @@ Bq and Bk the rows and columns of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from quantattn.attention import ops
+from quantattn.attention.dropout import kept_weights, threshold
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import bias_of_sequence, product_of_seen, visible_block
 from quantattn.attention.state import Attended, AttentionState, lse_dtype
+from quantattn.attention.tiling import Tiling
 
 
 def tiled_attention(
@@ -37,13 +40,15 @@ def tiled_attention(
     mask: Mask,
     bias: Tensor | None,
     scale: float,
+    extras: Extras = Extras(),  # noqa: B008  a frozen value
     block_q: int = 128,
     block_k: int = 128,
 ) -> Attended:
     """Exactly `exact_attention`, block by block, without ever forming a matrix of size Nq × Nk.
 
-    Differentiable once, in q, k, v and bias, through out and through lse. Accumulates in float32, or in float64 for
-    float64 inputs. A value at an invisible place, NaN and inf included, reaches no output and no gradient.
+    Differentiable once, in q, k, v, bias, sinks and the heads' scales, through out and through lse. Accumulates in
+    float32, or in float64 for float64 inputs. A value at an invisible place, NaN and inf included, reaches no output
+    and no gradient.
 
     Args:
         q: (T, H, D).
@@ -55,6 +60,7 @@ def tiled_attention(
         bias: additive, broadcastable to (N, H, longest Nq, longest Nk), read block by block; its gradient is
             summed over the broadcast axes.
         scale: factor of q·k before the bias.
+        extras: what else acts on scores and weights.
         block_q: queries of a block.
         block_k: keys of a block.
 
@@ -62,48 +68,8 @@ def tiled_attention(
         out (T, H, D) in the dtype of q, lse (T, H) in float32, or float64 for float64 inputs.
     """
     problem = (bias, scale, mask.left, mask.right, "tiled", block_q, block_k)
-    return Attended(*ops.packed_attention_op(q, k, v, cu_seqlens, cu_seqlens_k, *problem))
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """Everything about a computation by blocks that is not a tensor.
-
-    Attributes:
-        rows: N + 1 offsets of the sequences in q.
-        columns: N + 1 offsets of the sequences in k and v.
-        mask: who sees whom.
-        scale: factor of q·k.
-        block_q: queries of a block.
-        block_k: keys of a block.
-    """
-
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    mask: Mask
-    scale: float
-    block_q: int = 128
-    block_k: int = 128
-
-    def __post_init__(self) -> None:
-        if self.block_q < 1 or self.block_k < 1:
-            raise ValueError(f"blocks need at least one row and one column, got {self.block_q} × {self.block_k}")
-
-    def sequences(self) -> Iterator[tuple[int, slice, slice]]:
-        """(n, its rows in q, its rows in k and v) for each sequence."""
-        for n in range(len(self.rows) - 1):
-            yield n, slice(self.rows[n], self.rows[n + 1]), slice(self.columns[n], self.columns[n + 1])
-
-    def query_blocks(self, n_q: int) -> Iterator[tuple[int, int]]:
-        """Half-open ranges of queries within a sequence of n_q."""
-        for first in range(0, n_q, self.block_q):
-            yield first, min(first + self.block_q, n_q)
-
-    def key_blocks(self, queries: tuple[int, int], n_q: int, n_k: int) -> Iterator[tuple[int, int]]:
-        """Half-open ranges of keys that some of these queries see."""
-        start, stop = self.mask.key_range(*queries, n_q, n_k)
-        for first in range(start, stop, self.block_k):
-            yield first, min(first + self.block_k, stop)
+    more = ops.arguments(mask, extras)
+    return Attended(*ops.packed_attention_op(q, k, v, cu_seqlens, cu_seqlens_k, *problem, *more))
 
 
 @dataclass(frozen=True)
@@ -111,10 +77,11 @@ class _Sequence:
     """One sequence with its heads in front and in the dtype of the accumulators.
 
     Attributes:
-        q: (Hkv, G, Nq, D), multiplied by the scale.
+        q: (Hkv, G, Nq, D), multiplied by the scales.
         k: (Hkv, Nk, D).
         v: (Hkv, Nk, D).
         bias: (1 or Hkv, 1 or G, 1 or Nq, 1 or Nk), or None.
+        extras: of this sequence.
         tiling: of the whole computation.
     """
 
@@ -122,30 +89,73 @@ class _Sequence:
     k: Tensor
     v: Tensor
     bias: Tensor | None
+    extras: Extras
     tiling: Tiling
 
-    def scores(self, queries: tuple[int, int], keys: tuple[int, int]) -> tuple[Tensor, Tensor | None]:
-        """Scores (Hkv, G·Bq, Bk), −∞ where invisible, and who sees whom, the same shape; None when all see all."""
+    def scores(self, queries: tuple[int, int], keys: tuple[int, int]) -> _Block:
+        """The block of these queries and keys."""
         q, k = self.q[:, :, slice(*queries)], self.k[:, slice(*keys)]
         heads_k, group, n_q, n_k = *q.shape[:3], k.shape[1]
-        scores = (_rows(q) @ k.mT).view(heads_k, group, n_q, n_k)
+        scores = self.extras.bent((_rows(q) @ k.mT).view(heads_k * group, n_q, n_k))
+        bend = 1 - (scores / self.extras.softcap).square() if self.extras.softcap else None
+        shift = self.k.shape[1] - self.q.shape[2]
+        scores = self.extras.slanted(scores, queries, keys, shift).view(heads_k, group, n_q, n_k)
         seen = visible_block(self.tiling.mask, queries, keys, self.q.shape[2], self.k.shape[1], q.device)
+        same = self.extras.visible(slice(*queries), slice(*keys))
+        if same is not None:
+            seen = same if seen is None else seen & same
         if self.bias is not None:
             bias = _block(self.bias, queries, keys)
-            scores = scores + bias.to(scores.dtype)
-            seen = bias != -torch.inf if seen is None else seen & (bias != -torch.inf)
+            shown = bias if bias.dtype == torch.bool else bias != -torch.inf
+            scores = scores if bias.dtype == torch.bool else scores + bias.to(scores.dtype)
+            seen = shown if seen is None else seen & shown
+        flat = (heads_k, group * n_q, n_k)
+        bend = None if bend is None else bend.view(flat)
         if seen is None:
-            return scores.view(heads_k, group * n_q, n_k), None
-        seen = seen.expand(scores.shape).reshape(heads_k, group * n_q, n_k)
-        return scores.view(seen.shape).masked_fill(~seen, -torch.inf), seen
+            return _Block(scores.view(flat), None, bend, self._kept(queries, keys))
+        seen = seen.expand(scores.shape).reshape(flat)
+        return _Block(scores.view(flat).masked_fill(~seen, -torch.inf), seen, bend, self._kept(queries, keys))
+
+    def _kept(self, queries: tuple[int, int], keys: tuple[int, int]) -> Tensor | None:
+        """Factors 0 or 1/(1 − p) of the weights, (Hkv, G·Bq, Bk); None without dropout."""
+        extras, (heads_k, group) = self.extras, self.q.shape[:2]
+        if not extras.dropout or extras.seed is None:
+            return None
+        sequence, head = extras.origin
+        kept = kept_weights(extras.seed, extras.dropout, sequence, (head, head + heads_k * group), queries, keys)
+        return kept.view(heads_k, -1, kept.shape[-1]).to(self.q.dtype) * (2**32 / threshold(extras.dropout))
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, tiling: Tiling) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class _Block:
+    """A block of scores, rows the queries of all heads that share a key head.
+
+    Attributes:
+        scores: (Hkv, G·Bq, Bk), −∞ where invisible.
+        seen: the same shape, bool; None when all see all.
+        bend: derivative of the soft cap; None without one.
+        kept: factors that dropout gives the weights; None without dropout.
+    """
+
+    scores: Tensor
+    seen: Tensor | None
+    bend: Tensor | None
+    kept: Tensor | None
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    tiling: Tiling,
+    extras: Extras = Extras(),  # noqa: B008
+) -> tuple[Tensor, Tensor]:
     """(out, lse) of attention by blocks, shapes as in `tiled_attention`; no autograd of its own."""
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     lse = torch.full(q.shape[:2], -torch.inf, dtype=lse_dtype(q.dtype), device=q.device)
     for n, rows, columns in tiling.sequences():
-        sequence = _sequence(q[rows], k[columns], v[columns], bias, n, tiling)
+        sequence = _sequence(q[rows], k[columns], v[columns], bias, n, tiling, extras.of_sequence(n, rows, columns))
         for queries in tiling.query_blocks(sequence.q.shape[2]):
             o, s = _attend(sequence, queries).finish()
             at = slice(rows.start + queries[0], rows.start + queries[1])
@@ -165,8 +175,9 @@ def backward(
     dlse: Tensor | None,
     tiling: Tiling,
     bias_needs_grad: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """(dq, dk, dv, dbias) of attention, recomputed block by block from its inputs, its results and their gradients.
+    extras: Extras = Extras(),  # noqa: B008  a frozen value
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """(dq, dk, dv, dbias, dscales, dsinks) of attention, recomputed block by block from its inputs and results.
 
     Args:
         q: (T, H, D); k and v (Tk, Hkv, D); bias as given to the forward.
@@ -179,6 +190,7 @@ def backward(
         dlse: (T, H), gradient by lse, or None.
         tiling: offsets, mask, scale and blocks.
         bias_needs_grad: False leaves dbias out (None).
+        extras: as given to the forward; the gradients of what is not there are None.
     """
     dtype = lse_dtype(q.dtype)
     dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
@@ -188,8 +200,13 @@ def backward(
     delta = (out.to(dtype) * do.to(dtype)).sum(dim=-1)
     if dlse is not None:
         delta = delta - dlse
+    dscales = None if extras.scales is None else torch.zeros_like(extras.scales, dtype=dtype)
+    dsinks = None
+    if extras.sinks is not None:  # ∂lse/∂sink is the sink's weight, ∂out/∂sink is minus that weight times out
+        weight = torch.exp(extras.sinks.to(dtype) - lse).where(lse > -torch.inf, 0)
+        dsinks = -(weight * delta).where(weight > 0, 0).sum(0).to(extras.sinks.dtype)
     for n, rows, columns in tiling.sequences():
-        sequence = _sequence(q[rows], k[columns], v[columns], bias, n, tiling)
+        sequence = _sequence(q[rows], k[columns], v[columns], bias, n, tiling, extras.of_sequence(n, rows, columns))
         gradients = _Gradients(
             dq=torch.zeros_like(sequence.q),
             dk=torch.zeros_like(sequence.k),
@@ -204,12 +221,18 @@ def backward(
             _backward_of_rows(
                 sequence, queries, _rows(do_n[:, :, at]), _rows(lse_n[:, :, at]), _rows(delta_n[:, :, at]), gradients
             )
-        dq[rows] = (gradients.dq * tiling.scale).permute(2, 0, 1, 3).flatten(1, 2).to(q.dtype)
+        dq_n = (gradients.dq * tiling.scale).permute(2, 0, 1, 3).flatten(1, 2)
+        if dscales is not None and extras.scales is not None:
+            dscales += (dq_n * q[rows].to(dtype)).sum((0, 2))
+            dq_n = dq_n * extras.scales.to(dtype)[:, None]
+        dq[rows] = dq_n.to(q.dtype)
         dk[columns] = gradients.dk.transpose(0, 1).to(k.dtype)
         dv[columns] = gradients.dv.transpose(0, 1).to(v.dtype)
+    if dscales is not None and extras.scales is not None:
+        dscales = dscales.to(extras.scales.dtype)
     if bias is None or dbias is None:
-        return dq, dk, dv, None
-    return dq, dk, dv, dbias.reshape(bias.shape).to(bias.dtype)
+        return dq, dk, dv, None, dscales, dsinks
+    return dq, dk, dv, dbias.reshape(bias.shape).to(bias.dtype), dscales, dsinks
 
 
 @dataclass(frozen=True)
@@ -227,9 +250,17 @@ def _attend(sequence: _Sequence, queries: tuple[int, int]) -> AttentionState:
     heads_k, group, n_q, d = sequence.q.shape
     rows = group * (queries[1] - queries[0])
     state = AttentionState.empty((heads_k, rows), d, dtype=sequence.q.dtype, device=sequence.q.device)
+    sinks = sequence.extras.sinks
+    if sinks is not None:
+        of_sink = sinks.to(state.m.dtype).view(heads_k, group, 1).expand(-1, -1, rows // group).reshape(heads_k, rows)
+        state = AttentionState.of_attended(Attended(state.u, of_sink))
     for keys in sequence.tiling.key_blocks(queries, n_q, sequence.k.shape[1]):
-        scores, _ = sequence.scores(queries, keys)
-        state = state.merge(AttentionState.of_block(scores, sequence.v[:, slice(*keys)]))
+        block, v = sequence.scores(queries, keys), sequence.v[:, slice(*keys)]
+        part = AttentionState.of_block(block.scores, v)
+        if block.kept is not None:  # the mass counts every weight, the sum of the values those that are kept
+            p = torch.exp(block.scores - part.m.where(part.m > -torch.inf, 0)[..., None])
+            part = AttentionState(part.m, part.l, product_of_seen(p * block.kept, v, block.seen))
+        state = state.merge(part)
     return state
 
 
@@ -241,29 +272,42 @@ def _backward_of_rows(
     q, dq = _rows(sequence.q[:, :, slice(*queries)]), into.dq[:, :, slice(*queries)]
     for keys in sequence.tiling.key_blocks(queries, n_q, n_k):
         at = slice(*keys)
-        scores, seen = sequence.scores(queries, keys)
-        p = torch.exp(scores - lse)
+        block = sequence.scores(queries, keys)
+        seen = block.seen
+        p = torch.exp(block.scores - lse)
         dp = do @ sequence.v[:, at].mT
+        if block.kept is not None:
+            dp = dp.where(block.kept > 0, 0) * block.kept
         ds = p * (dp - delta)
+        if block.kept is not None:
+            p = p * block.kept
         if seen is not None:
             p, ds = p.where(seen, 0), ds.where(seen, 0)
+        if into.dbias is not None:
+            part = _block(into.dbias, queries, keys)
+            part += ds.view(*dq.shape[:3], -1).sum_to_size(part.shape)
+        if block.bend is not None:
+            ds = ds * block.bend
         seen_t = None if seen is None else seen.mT
         into.dv[:, at] += product_of_seen(p.mT, do, seen_t)
         into.dk[:, at] += product_of_seen(ds.mT, q, seen_t)
         dq += product_of_seen(ds, sequence.k[:, at], seen).view(dq.shape)
-        if into.dbias is not None:
-            part = _block(into.dbias, queries, keys)
-            part += ds.view(*dq.shape[:3], -1).sum_to_size(part.shape)
 
 
-def _sequence(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, n: int, tiling: Tiling) -> _Sequence:
+def _sequence(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, n: int, tiling: Tiling, extras: Extras
+) -> _Sequence:
     dtype = lse_dtype(q.dtype)
-    q_n = _heads_first(q.to(dtype) * tiling.scale, k.shape[1])
+    q = q.to(dtype) * tiling.scale
+    if extras.scales is not None:
+        q = q * extras.scales.to(dtype)[:, None]
+    q_n = _heads_first(q, k.shape[1])
     return _Sequence(
         q=q_n,
         k=k.to(dtype).transpose(0, 1).contiguous(),
         v=v.to(dtype).transpose(0, 1).contiguous(),
         bias=None if bias is None else _bias_of(bias, n, q_n, k.shape[0]),
+        extras=extras,
         tiling=tiling,
     )
 

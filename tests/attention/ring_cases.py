@@ -20,7 +20,7 @@ from torch import Tensor
 from quantattn import Mask, attention
 from quantattn.attention.context import ring_attention, unshard
 from quantattn.attention.placement import Placement
-from quantattn.attention.testing import Problem, random_problem
+from quantattn.attention.problems import Problem, random_problem
 
 PROCESSES = 4
 MEMBERS = {1: [2], 2: [3, 1], 3: [1, 2, 3], 4: [0, 1, 2, 3]}

@@ -13,8 +13,9 @@ from torch import Tensor
 from quantattn.attention import testing
 from quantattn.attention.exact import exact_attention, standard_attention
 from quantattn.attention.mask import Mask
+from quantattn.attention.problems import Problem, random_problem
 from quantattn.attention.state import Attended, AttentionState
-from quantattn.attention.testing import Budget, Problem, check, error_budget, random_problem, run
+from quantattn.attention.testing import Budget, check, error_budget, run
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -18,7 +18,8 @@ from quantattn import Attended, Mask, attention, merge_attention
 from quantattn.attention import ring_attention
 from quantattn.attention.context import unshard
 from quantattn.attention.placement import Placement, Plan
-from quantattn.attention.testing import Problem, check, error_budget, random_problem
+from quantattn.attention.problems import Problem, random_problem
+from quantattn.attention.testing import check, error_budget
 
 NAMES = ("out", "lse", "dq", "dk", "dv")
 every_case = pytest.mark.parametrize("case", cases(), ids=lambda case: case.label)

@@ -9,8 +9,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from quantattn.attention.exact import exact_attention, standard_attention
 from quantattn.attention.mask import Mask
+from quantattn.attention.problems import random_problem
 from quantattn.attention.seen import seen_scores, seen_sum, visible_block
-from quantattn.attention.testing import random_problem, run
+from quantattn.attention.testing import run
 
 MASKS = (Mask(), Mask(causal=True), Mask(window=(3, 1)), Mask(causal=True, window=(2, 5)), Mask(window=(None, 2)))
 

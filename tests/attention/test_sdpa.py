@@ -9,8 +9,9 @@ import torch
 
 from quantattn.attention import attention, tiled
 from quantattn.attention.mask import Mask
+from quantattn.attention.problems import random_problem
 from quantattn.attention.sdpa import sdpa_attention, supports
-from quantattn.attention.testing import check, error_budget, random_problem, run
+from quantattn.attention.testing import check, error_budget, run
 from quantattn.attention.tiled import tiled_attention
 
 MASKS = (Mask(), Mask(causal=True))

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from quantattn.attention.exact import exact_attention
 from quantattn.attention.mask import Mask
+from quantattn.attention.problems import Problem, random_problem
 from quantattn.attention.sdpa import sdpa_attention
-from quantattn.attention.testing import Backend, Problem, random_problem, run
+from quantattn.attention.testing import Backend, run
 from quantattn.attention.tiled import tiled_attention
 
 BACKENDS = {

@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from quantattn.attention.exact import exact_attention
 from quantattn.attention.mask import Mask
-from quantattn.attention.testing import Backend, check, error_budget, random_problem, run
+from quantattn.attention.problems import random_problem
+from quantattn.attention.testing import Backend, check, error_budget, run
 from quantattn.attention.tiled import Tiling, tiled_attention
 
 bounds = st.one_of(st.none(), st.integers(0, 9))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Pass = Literal["fwd", "dq", "dkdv"]
+Pass = Literal["fwd", "dq", "dkdv", "dbias"]
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,16 @@ _DEFAULT: Table = {
     ("fwd", 32, 256): Config(16, 16, 16, 1),
     ("dq", 32, 64): Config(32, 32, 8, 1),
     ("dq", 32, 128): Config(16, 16, 8, 1),
-    ("dq", 32, 256): Config(16, 16, 16, 1),
+    ("dq", 32, 256): Config(16, 16, 8, 1),
     ("dkdv", 32, 64): Config(32, 32, 4, 1),
     ("dkdv", 32, 128): Config(32, 32, 8, 1),
     ("dkdv", 32, 256): Config(16, 16, 8, 1),
+    ("dbias", 16, 64): Config(64, 64, 4, 1),
+    ("dbias", 16, 128): Config(64, 64, 8, 1),
+    ("dbias", 16, 256): Config(32, 32, 4, 1),
+    ("dbias", 32, 64): Config(32, 32, 4, 1),
+    ("dbias", 32, 128): Config(32, 32, 4, 1),
+    ("dbias", 32, 256): Config(16, 16, 4, 1),
 }
 # Measured on an H200 with triton 3.6.0, 2026-11-29, N 8192, full and causal (docs/log.md).
 _HOPPER: Table = {
@@ -79,7 +85,7 @@ _BLACKWELL: Table = {
 _BY_GENERATION = {9: _HOPPER, 10: _BLACKWELL}
 
 
-def configuration(which: Pass, bits: int, d: int, capability: int, *, bias: bool = False) -> Config:
+def configuration(which: Pass, bits: int, d: int, capability: int, *, terms: bool = False) -> Config:
     """The configuration of one kernel.
 
     Args:
@@ -87,10 +93,10 @@ def configuration(which: Pass, bits: int, d: int, capability: int, *, bias: bool
         bits: of an operand, 16 or 32.
         d: head size, at most 256.
         capability: compute capability as one number, 90 for sm_90.
-        bias: with an additive mask, whose tile takes room, the default blocks are used on every architecture.
+        terms: with anything beside q·k in a score, which takes room, the default blocks serve every architecture.
     """
     key = (which, bits, max(64, padded_head(d)))
-    table = {} if bias else _BY_GENERATION.get(capability // 10, {})
+    table = {} if terms else _BY_GENERATION.get(capability // 10, {})
     return table.get(key, _DEFAULT[key])
 
 

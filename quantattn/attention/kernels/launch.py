@@ -12,7 +12,9 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quantattn.attention.kernels import configs
+from quantattn.attention.kernels.arguments import Bounds, Strides, Terms
 from quantattn.attention.kernels.backward import _attention_bwd_dkdv, _attention_bwd_dq
+from quantattn.attention.kernels.dbias import _attention_bwd_dbias
 from quantattn.attention.kernels.forward import _attention_fwd
 from quantattn.attention.kernels.primitives import INTERPRETED
 
@@ -26,7 +28,9 @@ class Problem:
 
     A dense call has `cu_q is None`: B sequences of N queries and Nk keys. A packed call has B = 1 and int32
     offsets `cu_q`, `cu_k` (sequences + 1,) into N = T rows. `bias` is (sequences or 1, H or 1, Nq or 1, Nk or 1);
-    `left`, `right` are the bounds of the mask, None for none.
+    `left`, `right` are the bounds of the mask, None for none; keys before `prefix` are seen by all. `scales`, `slopes`
+    and `sinks` are (H,) float32; `segments_q` and `segments_k` int32, one number a row of q and of k, contiguous;
+    `seed` is (1,) int64, and `keep` the probability that dropout keeps a weight.
     """
 
     scale: float
@@ -35,11 +39,34 @@ class Problem:
     cu_q: Tensor | None = None
     cu_k: Tensor | None = None
     bias: Tensor | None = None
+    prefix: int = 0
+    scales: Tensor | None = None
+    softcap: float = 0.0
+    slopes: Tensor | None = None
+    sinks: Tensor | None = None
+    segments_q: Tensor | None = None
+    segments_k: Tensor | None = None
+    seed: Tensor | None = None
+    keep: float = 1.0
 
-    @property
-    def packed(self) -> bool:
-        """Whether the sequences are laid end to end."""
-        return self.cu_q is not None
+    def bounds(self) -> Bounds:
+        """The mask's bounds; a prefix where everything is visible anyway is none."""
+        bounded = self.left is not None or self.right is not None
+        return Bounds(self.left, self.right, self.prefix if self.prefix and bounded else None)
+
+    def terms(self) -> Terms:
+        """Everything else that acts on a score or a weight."""
+        bias, strides = self.bias, None
+        if bias is not None:
+            bias = bias.view(torch.uint8) if bias.dtype == torch.bool else bias
+            both = zip(bias.shape, bias.stride(), strict=True)
+            s, h, i, j = (0 if size == 1 else stride for size, stride in both)
+            strides = Strides(s, i, h, j)
+        threshold = None if self.seed is None else round(self.keep * 2**32)
+        return Terms(
+            self.scales, self.softcap or None, self.slopes, bias, strides,
+            self.segments_q, self.segments_k, self.sinks, self.seed, threshold,
+        )  # fmt: skip
 
     def constants(self, q: Tensor, k: Tensor, config: configs.Config) -> dict[str, Any]:
         """The compile-time arguments that the kernels have in common."""
@@ -49,10 +76,6 @@ class Problem:
             "BLOCK_D": configs.padded_head(q.shape[-1]),
             "BLOCK_M": config.block_m,
             "BLOCK_N": config.block_n,
-            "HAS_LEFT": self.left is not None,
-            "HAS_RIGHT": self.right is not None,
-            "HAS_BIAS": self.bias is not None,
-            "PACKED": self.packed,
             # float32 is multiplied as torch's own matrix products do.
             "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
             "num_warps": config.num_warps,
@@ -60,14 +83,9 @@ class Problem:
             "enable_fp_fusion": True,
         }
 
-    def offsets(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Offsets of queries and of keys; any tensor stands in where a dense call reads none."""
-        return (q, q) if self.cu_q is None or self.cu_k is None else (self.cu_q, self.cu_k)
-
-    def lengths(self, q: Tensor, k: Tensor) -> tuple[int, int, int, int, int]:
-        """Runtime integers: sequences, Nq, Nk, left, right (Nq and Nk are read from the offsets when packed)."""
-        sequences = q.shape[0] if self.cu_q is None else self.cu_q.shape[0] - 1
-        return sequences, q.shape[1], k.shape[1], self.left or 0, self.right or 0
+    def sequences(self, q: Tensor) -> int:
+        """How many sequences there are."""
+        return q.shape[0] if self.cu_q is None else self.cu_q.shape[0] - 1
 
     def tiles(self, rows: Tensor, block: int) -> int:
         """Programs along the tiles of `rows` (B, N, …); a pack gets the bound that `find_sequence` needs."""
@@ -75,12 +93,12 @@ class Problem:
             return rows.shape[0] * -(-rows.shape[1] // block)
         return rows.shape[1] // block + self.cu_q.shape[0] - 1
 
-    def bias_arguments(self, q: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        """Pointer and the four strides of the additive mask."""
-        if self.bias is None:
-            return q, (0, 0, 0, 0)
-        both = zip(self.bias.shape, self.bias.stride(), strict=True)
-        return self.bias, tuple(0 if size == 1 else stride for size, stride in both)
+
+def strides(x: Tensor) -> Strides:
+    """Of (B, N, H, D), or of (B, H, N) as lse is stored."""
+    if x.dim() == 3:
+        return Strides(x.stride(0), x.stride(2), x.stride(1), 0)
+    return Strides(*x.stride())
 
 
 @cache
@@ -111,13 +129,13 @@ def describe(x: Tensor, block: int, block_d: int) -> TensorDescriptor:
     return TensorDescriptor(x, [x.shape[i] for i in order], strides, [1, 1, block, block_d])
 
 
-def choose_config(which: configs.Pass, q: Tensor, problem: Problem) -> configs.Config:
+def choose_config(which: configs.Pass, q: Tensor, terms: Terms) -> configs.Config:
     """The table's entry for these tensors."""
     if INTERPRETED:
         return configs.INTERPRETED
     bits = 16 if q.element_size() == 2 else 32
-    bias = problem.bias is not None
-    return configs.configuration(which, bits, q.shape[-1], capability(q.device), bias=bias)
+    roomy = not terms.plain or terms.hides or terms.seed is not None
+    return configs.configuration(which, bits, q.shape[-1], capability(q.device), terms=roomy)
 
 
 def use_descriptors(*tensors: Tensor) -> bool:
@@ -131,7 +149,8 @@ def launch_forward(
     config: configs.Config | None = None, descriptors: bool | None = None,
 ) -> None:  # fmt: skip
     """Write out (B, N, H, D) and lse (B, H, N) float32, both contiguous and owned by the caller."""
-    config = config or choose_config("fwd", q, problem)
+    terms = problem.terms()
+    config = config or choose_config("fwd", q, terms)
     tma = use_descriptors(q, k, v) if descriptors is None else descriptors
     constants = problem.constants(q, k, config)
     tiles = problem.tiles(q, config.block_m)
@@ -141,43 +160,35 @@ def launch_forward(
     if tma:
         sizes = (config.block_m, config.block_n, config.block_n)
         sources = tuple(describe(x, n, constants["BLOCK_D"]) for x, n in zip(sources, sizes, strict=True))
-    bias, bias_strides = problem.bias_arguments(q)
     _attention_fwd[(tiles, q.shape[2])](
-        *sources, bias, out, lse, *problem.offsets(q), problem.scale * 1.4426950408889634, *problem.lengths(q, k),
-        *q.stride(), *k.stride(), *v.stride(), *out.stride()[:3], *bias_strides, *lse.stride()[:2],
-        TMA=tma, **constants,
+        *sources, out, lse, problem.cu_q, problem.cu_k, problem.scale, problem.sequences(q), q.shape[1], k.shape[1],
+        strides(q), strides(k), strides(v), strides(out), strides(lse), problem.bounds(), terms,
+        TMA=tma, PLAIN=terms.plain, HIDES=terms.hides, **constants,
     )  # fmt: skip
-
-
-def launch_backward(
-    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    dq: Tensor, dk: Tensor, dv: Tensor, problem: Problem,
-    config_dq: configs.Config | None = None, config_dkdv: configs.Config | None = None,
-    descriptors: bool | None = None,
-) -> None:  # fmt: skip
-    """Write dq, dk, dv (contiguous, owned by the caller) from the saved out (contiguous) and lse (B, H, N)."""
-    delta = torch.empty_like(lse)
-    launch_dq(do, dlse, q, k, v, out, lse, delta, dq, problem, config_dq, descriptors)
-    launch_dkdv(do, q, k, v, lse, delta, dk, dv, problem, config_dkdv, descriptors)
 
 
 def launch_dq(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, delta: Tensor,
     dq: Tensor, problem: Problem, config: configs.Config | None = None, descriptors: bool | None = None,
+    along: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """The first half of the backward: write dq and delta (B, H, N), which the second half reads."""
-    config = config or choose_config("dq", q, problem)
+    """The first half of the backward: write dq and delta (B, H, N), which the other kernels read.
+
+    along (B, H, N) float32, where it is given, takes q·dq over the head's own scale: the gradient of that scale by row.
+    """
+    terms = problem.terms()
+    config = config or choose_config("dq", q, terms)
     constants = problem.constants(q, k, config)
     tiles = problem.tiles(q, config.block_m)
     if not (tiles and q.shape[2]):
         return
     tma, sources = _sources(q, k, v, do, config, constants["BLOCK_D"], descriptors)
-    bias, bias_strides = problem.bias_arguments(q)
     _attention_bwd_dq[(tiles, q.shape[2])](
-        *sources, out, bias, lse, lse if dlse is None else dlse, delta, dq, *problem.offsets(q),
-        problem.scale, *problem.lengths(q, k), *q.stride(), *k.stride(), *v.stride(), *do.stride(),
-        *out.stride()[:3], *bias_strides, *lse.stride()[:2], *((0, 0, 0) if dlse is None else dlse.stride()),
-        HAS_DLSE=dlse is not None, TMA=tma, **constants,
+        *sources, out, lse, dlse, delta, dq, along, problem.cu_q, problem.cu_k,
+        problem.scale, problem.sequences(q), q.shape[1], k.shape[1],
+        strides(q), strides(k), strides(v), strides(do), strides(out), strides(lse),
+        None if dlse is None else strides(dlse), problem.bounds(), terms,
+        TMA=tma, HIDES=terms.hides, **constants,
     )  # fmt: skip
 
 
@@ -186,19 +197,52 @@ def launch_dkdv(
     problem: Problem, config: configs.Config | None = None, descriptors: bool | None = None,
 ) -> None:  # fmt: skip
     """The second half of the backward: write dk and dv."""
-    config = config or choose_config("dkdv", q, problem)
+    terms = problem.terms()
+    config = config or choose_config("dkdv", q, terms)
     constants = problem.constants(q, k, config)
     tiles = problem.tiles(k, config.block_n)
     if not (tiles and k.shape[2]):
         return
     tma, sources = _sources(q, k, v, do, config, constants["BLOCK_D"], descriptors)
-    bias, bias_strides = problem.bias_arguments(q)
-    cu_q, cu_k = problem.offsets(q)
     _attention_bwd_dkdv[(tiles, k.shape[2])](
-        *sources, q, do, bias, lse, delta, dk, dv, cu_k, cu_q,
-        problem.scale, *problem.lengths(q, k), *q.stride(), *k.stride(), *v.stride(), *do.stride(),
-        *dk.stride()[:3], *bias_strides, *lse.stride()[:2], TMA=tma, **constants,
+        *sources, q, do, lse, delta, dk, dv, problem.cu_k, problem.cu_q,
+        problem.scale, problem.sequences(q), q.shape[1], k.shape[1],
+        strides(q), strides(k), strides(v), strides(do), strides(dk), strides(lse), problem.bounds(), terms,
+        TMA=tma, HIDES=terms.hides, **constants,
     )  # fmt: skip
+
+
+def launch_dbias(
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor, delta: Tensor, problem: Problem,
+    longest: tuple[int, int], config: configs.Config | None = None,
+) -> Tensor:  # fmt: skip
+    """The gradient of the bias, float32 in its shape; `longest` are Nq and Nk of the longest sequences."""
+    bias, terms = problem.bias, problem.terms()
+    if bias is None:
+        raise ValueError("a problem without bias has no gradient of it")
+    config = config or choose_config("dbias", q, terms)
+    constants = problem.constants(q, k, config)
+    sequences, heads = problem.sequences(q), q.shape[2]
+    every_i, every_j = (bias.shape[2] == 1, bias.shape[3] == 1)
+    # A mask with both axes is as large as N², and so are its sums: one program adds up what shares an entry. One
+    # without is small, and each sequence and head writes its own.
+    at_once = not (every_i or every_j)
+    shape = (
+        bias.shape[0] if at_once else sequences, bias.shape[1] if at_once else heads, bias.shape[2], bias.shape[3],
+    )  # fmt: skip
+    dbias = torch.zeros(shape, dtype=torch.float32, device=q.device)
+    tiles = (1 if every_i else -(-longest[0] // config.block_m)) * (1 if every_j else -(-longest[1] // config.block_n))
+    if tiles * shape[0] * shape[1] == 0 or not sequences:
+        return dbias.sum_to_size(bias.shape) if sequences else torch.zeros_like(bias, dtype=torch.float32)
+    s, h, i, j = dbias.stride()
+    _attention_bwd_dbias[(tiles * shape[0], shape[1])](
+        q, k, v, do, lse, delta, dbias, problem.cu_q, problem.cu_k,
+        problem.scale, sequences, heads, q.shape[1], k.shape[1], *longest,
+        strides(q), strides(k), strides(v), strides(do), strides(lse), Strides(s, i, h, j), problem.bounds(), terms,
+        ALL_SEQUENCES=at_once and bias.shape[0] == 1, ALL_HEADS=at_once and bias.shape[1] == 1,
+        ALL_QUERIES=every_i, ALL_KEYS=every_j, **constants,
+    )  # fmt: skip
+    return dbias.sum_to_size(bias.shape)
 
 
 def _sources(

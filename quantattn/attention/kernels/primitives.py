@@ -11,6 +11,8 @@ import os
 import triton
 import triton.language as tl
 
+from quantattn.attention.kernels.arguments import Visit
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -50,9 +52,12 @@ def find_sequence(tile, cu_ptr, n_sequences, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def locate(tile, cu_own_ptr, cu_other_ptr, n_sequences, n_own, n_other, BLOCK: tl.constexpr, PACKED: tl.constexpr):
-    """Place of a tile: (batch index, sequence, first row, start and length of its own rows, of the other side's)."""
-    if PACKED:
+def locate(tile, cu_own_ptr, cu_other_ptr, n_sequences, n_own, n_other, BLOCK: tl.constexpr):
+    """Place of a tile: (batch index, sequence, first row, start and length of its own rows, of the other side's).
+
+    A pack has offsets; without them the batch is dense and every sequence has n_own and n_other rows.
+    """
+    if cu_own_ptr is not None:
         sequence = find_sequence(tile, cu_own_ptr, n_sequences, BLOCK)
         own_start = tl.load(cu_own_ptr + sequence)
         n_own = tl.load(cu_own_ptr + sequence + 1) - own_start
@@ -71,15 +76,12 @@ def locate(tile, cu_own_ptr, cu_other_ptr, n_sequences, n_own, n_other, BLOCK: t
 
 
 @triton.jit
-def key_blocks(
-    first, n_q, n_k, left, right,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, ALL_MASKED: tl.constexpr,
-):  # fmt: skip
-    """Bounds low ≤ full_low ≤ full_high of the blocks of keys that a tile of queries visits, and high.
+def key_blocks(first, n_q, n_k, bounds, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALL_MASKED: tl.constexpr):
+    """The blocks of keys that a tile of queries visits: (apart, low, full_low, full_high, high).
 
-    Outside [low, high) no query of the tile sees a key; in [full_low, full_high) every query sees every key. The
-    first three are multiples of BLOCK_N; high may lie under full_high, then nothing is left after it.
+    Outside [low, high) no query of the tile sees a key, but for the keys of a prefix, which fill the first `apart`
+    blocks; in [full_low, full_high) every query sees every key. low, full_low and full_high are multiples of BLOCK_N;
+    high may lie under full_high, then nothing is left after it.
     """
     shift = n_k - n_q
     last = tl.minimum(first + BLOCK_M, n_q) - 1
@@ -87,81 +89,101 @@ def key_blocks(
     high = n_k
     full_low = 0
     full_high = n_k
-    if HAS_LEFT:
-        low = tl.maximum(first + shift - left, 0)
-        full_low = tl.maximum(last + shift - left, 0)
-    if HAS_RIGHT:
-        high = tl.minimum(last + shift + right + 1, n_k)
-        full_high = tl.minimum(first + shift + right + 1, n_k)
+    if bounds.left is not None:
+        low = tl.maximum(first + shift - bounds.left, 0)
+        full_low = tl.maximum(last + shift - bounds.left, 0)
+    if bounds.right is not None:
+        high = tl.minimum(last + shift + bounds.right + 1, n_k)
+        full_high = tl.minimum(first + shift + bounds.right + 1, n_k)
+        if bounds.prefix is not None and bounds.left is None:
+            high = tl.maximum(high, tl.minimum(bounds.prefix, n_k))
+            full_high = tl.maximum(full_high, tl.minimum(bounds.prefix, n_k))
     low = tl.minimum(low, n_k) // BLOCK_N * BLOCK_N
     high = tl.maximum(high, low)
     full_low = tl.minimum(tl.cdiv(full_low, BLOCK_N) * BLOCK_N, tl.cdiv(high, BLOCK_N) * BLOCK_N)
     full_high = tl.maximum(tl.maximum(full_high, 0) // BLOCK_N * BLOCK_N, full_low)
     if ALL_MASKED:
         full_high = full_low
-    return low, full_low, full_high, high
+    apart = 0
+    if bounds.prefix is not None and bounds.left is not None:
+        apart = tl.cdiv(tl.minimum(tl.minimum(bounds.prefix, n_k), low), BLOCK_N)
+        if bounds.right is not None:  # what the prefix shows beyond the window, after it
+            beyond = tl.minimum(bounds.prefix, n_k)
+            high = tl.where((beyond > high) & (beyond > low), beyond, high)
+    return Visit(apart, low, full_low, full_high, high)
 
 
 @triton.jit
-def query_blocks(
-    first, n_q, n_k, left, right,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, ALL_MASKED: tl.constexpr,
-):  # fmt: skip
-    """The mirror of `key_blocks`: bounds of the queries that a tile of keys is seen by, multiples of BLOCK_M."""
+def query_blocks(first, n_q, n_k, bounds, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ALL_MASKED: tl.constexpr):
+    """The mirror of `key_blocks`: the blocks of queries that see a tile of keys, in units of BLOCK_M."""
     shift = n_k - n_q
     last = tl.minimum(first + BLOCK_N, n_k) - 1
     low = 0
     high = n_q
     full_low = 0
     full_high = n_q
-    if HAS_RIGHT:
-        low = tl.maximum(first - right - shift, 0)
-        full_low = tl.maximum(last - right - shift, 0)
-    if HAS_LEFT:
-        high = tl.minimum(last + left - shift + 1, n_q)
-        full_high = tl.minimum(first + left - shift + 1, n_q)
+    if bounds.right is not None:
+        low = tl.maximum(first - bounds.right - shift, 0)
+        full_low = tl.maximum(last - bounds.right - shift, 0)
+        if bounds.prefix is not None:
+            low = tl.where(first < bounds.prefix, 0, low)
+            full_low = tl.where(last < bounds.prefix, 0, full_low)
+    if bounds.left is not None:
+        high = tl.minimum(last + bounds.left - shift + 1, n_q)
+        full_high = tl.minimum(first + bounds.left - shift + 1, n_q)
+        if bounds.prefix is not None:
+            high = tl.where(first < bounds.prefix, n_q, high)
+            full_high = tl.where(last < bounds.prefix, n_q, full_high)
     low = tl.minimum(low, n_q) // BLOCK_M * BLOCK_M
     high = tl.maximum(high, low)
     full_low = tl.minimum(tl.cdiv(full_low, BLOCK_M) * BLOCK_M, tl.cdiv(high, BLOCK_M) * BLOCK_M)
     full_high = tl.maximum(tl.maximum(full_high, 0) // BLOCK_M * BLOCK_M, full_low)
     if ALL_MASKED:
         full_high = full_low
-    return low, full_low, full_high, high
+    return Visit(0, low, full_low, full_high, high)
 
 
 @triton.jit
-def count_edges(low, full_low, full_high, high, BLOCK: tl.constexpr):
-    """How many blocks a mask or an end cuts: those of [low, full_low) and those of [full_high, high)."""
-    return (full_low - low) // BLOCK + tl.maximum(tl.cdiv(high - full_high, BLOCK), 0)
+def count_blocks(visit, BLOCK: tl.constexpr, EDGES: tl.constexpr):
+    """How many blocks are cut by a mask or an end (EDGES), or how many are full."""
+    if EDGES:
+        after = tl.maximum(tl.cdiv(visit.high - visit.full_high, BLOCK), 0)
+        count = visit.apart + (visit.full_low - visit.low) // BLOCK + after
+    else:
+        count = (visit.full_high - visit.full_low) // BLOCK
+    return count
 
 
 @triton.jit
-def block_start(step, low, full_low, full_high, BLOCK: tl.constexpr, EDGES: tl.constexpr):
+def block_start(step, visit, BLOCK: tl.constexpr, EDGES: tl.constexpr):
     """First row of the step-th block: of the edges, which surround the full blocks, or of the full blocks."""
     if EDGES:
-        start = low + step * BLOCK
-        start = tl.where(start >= full_low, start + (full_high - full_low), start)
+        start = visit.low + (step - visit.apart) * BLOCK
+        start = tl.where(start >= visit.full_low, start + (visit.full_high - visit.full_low), start)
+        start = tl.where(step < visit.apart, step * BLOCK, start)
     else:
-        start = full_low + step * BLOCK
+        start = visit.full_low + step * BLOCK
     return tl.multiple_of(start, BLOCK)
 
 
 @triton.jit
-def sees(query, key, n_q, n_k, left, right, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr):
+def sees(query, key, n_q, n_k, bounds):
     """The jit twin of `Mask.visible`; query and key are index tensors that broadcast against each other."""
     relative = key - (query + (n_k - n_q))
     seen = (key < n_k) & (query < n_q)
-    if HAS_LEFT:
-        seen = seen & (relative >= -left)
-    if HAS_RIGHT:
-        seen = seen & (relative <= right)
-    return seen
+    near = seen
+    if bounds.left is not None:
+        near = near & (relative >= -bounds.left)
+    if bounds.right is not None:
+        near = near & (relative <= bounds.right)
+    if bounds.prefix is not None:
+        near = near | (seen & (key < bounds.prefix))
+    return near
 
 
 @triton.jit
 def load_rows(
-    ptr, batch, head, start, first, keep, stride_b, stride_n, stride_h, stride_d,
+    ptr, strides, batch, head, start, first, keep,
     D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, ALL: tl.constexpr,
 ):  # fmt: skip
     """Rows first … first + BLOCK of one sequence and head through pointers, [BLOCK, BLOCK_D].
@@ -172,11 +194,11 @@ def load_rows(
     column = tl.arange(0, BLOCK_D)
     base = (
         ptr
-        + tl.cast(batch, tl.int64) * stride_b
-        + tl.cast(head, tl.int64) * stride_h
-        + tl.cast(start + first, tl.int64) * stride_n
+        + tl.cast(batch, tl.int64) * strides.b
+        + tl.cast(head, tl.int64) * strides.h
+        + tl.cast(start + first, tl.int64) * strides.n
     )
-    where = base + row[:, None] * stride_n + column[None, :] * tl.cast(stride_d, tl.int64)
+    where = base + row[:, None] * strides.n + column[None, :] * tl.cast(strides.d, tl.int64)
     if not ALL:
         inside = keep[:, None]
         if D != BLOCK_D:
@@ -191,7 +213,7 @@ def load_rows(
 
 @triton.jit
 def load_tile(
-    source, batch, head, start, first, n_rows, stride_b, stride_n, stride_h, stride_d,
+    source, strides, batch, head, start, first, n_rows,
     D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr, CHECK_ROWS: tl.constexpr,
 ):  # fmt: skip
     """The same from a descriptor over (B, H, N, D) when TMA, else from a pointer.
@@ -203,8 +225,7 @@ def load_tile(
         tile = source.load([batch, head, start + first, 0]).reshape([BLOCK, BLOCK_D])
     else:
         keep = first + tl.arange(0, BLOCK) < n_rows
-        tile = load_rows(source, batch, head, start, first, keep, stride_b, stride_n, stride_h, stride_d,
-                         D, BLOCK, BLOCK_D, not CHECK_ROWS)  # fmt: skip
+        tile = load_rows(source, strides, batch, head, start, first, keep, D, BLOCK, BLOCK_D, not CHECK_ROWS)
     return tile
 
 
@@ -212,10 +233,3 @@ def load_tile(
 def without_nonfinite(x):
     """X with NaN and ±inf replaced by 0: 0 · NaN is NaN, so a zero weight alone does not hide a value."""
     return tl.where(tl.abs(x) < float("inf"), x, 0.0).to(x.dtype)
-
-
-@triton.jit
-def load_bias(bias_ptr, query, key, seen, stride_i, stride_j):
-    """Tile of the additive mask in base-2 units; 0 where nothing is seen (the caller masks)."""
-    where = bias_ptr + query.to(tl.int64) * stride_i + key.to(tl.int64) * stride_j
-    return tl.load(where, mask=seen, other=0.0).to(tl.float32) * LOG2E

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from quantattn.attention import Mask, attention
-from quantattn.attention.testing import Problem, check, error_budget
+from quantattn.attention.problems import Problem
+from quantattn.attention.testing import check, error_budget
 from quantattn.cli.benchmarks.peers import PEERS, Calls, Inputs
 from quantattn.cli.benchmarks.results import Row
 from quantattn.cli.benchmarks.timing import Timing, event, peak_mib, time_interleaved

@@ -13,9 +13,10 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
+from quantattn.attention.kernels.arguments import Bounds
 from quantattn.attention.kernels.primitives import (
     block_start,
-    count_edges,
+    count_blocks,
     find_sequence,
     key_blocks,
     query_blocks,
@@ -24,36 +25,35 @@ from quantattn.attention.kernels.primitives import (
 
 LENGTHS = (1, 4, 5, 11)
 BOUNDS = (None, 0, 2, 6)
+PREFIXES = (0, 1, 3, 20)
 BLOCK_M, BLOCK_N = 4, 2
 
 
 @triton.jit
-def _write_seen(out_ptr, n_q, n_k, left, right, SIZE: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr):
+def _write_seen(out_ptr, n_q, n_k, bounds, SIZE: tl.constexpr):
     row = tl.arange(0, SIZE)
-    seen = sees(row[:, None], row[None, :], n_q, n_k, left, right, HAS_LEFT, HAS_RIGHT)
+    seen = sees(row[:, None], row[None, :], n_q, n_k, bounds)
     tl.store(out_ptr + row[:, None] * SIZE + row[None, :], seen.to(tl.int32))
 
 
 @triton.jit
 def _write_visits(
-    out_ptr, n_q, n_k, left, right, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, OF_KEYS: tl.constexpr,
+    out_ptr, n_q, n_k, bounds,
+    WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, OF_KEYS: tl.constexpr,
 ):  # fmt: skip
     """Row t of out: for tile t, 1 at each block visited as cut, 2 at each visited as full."""
     tile = tl.program_id(0)
     if OF_KEYS:
         BLOCK: tl.constexpr = BLOCK_N
-        low, full_low, full_high, high = key_blocks(
-            tile * BLOCK_M, n_q, n_k, left, right, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, False)  # fmt: skip
+        visit = key_blocks(tile * BLOCK_M, n_q, n_k, bounds, BLOCK_M, BLOCK_N, False)
     else:
         BLOCK: tl.constexpr = BLOCK_M
-        low, full_low, full_high, high = query_blocks(
-            tile * BLOCK_N, n_q, n_k, left, right, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, False)  # fmt: skip
-    for step in range(count_edges(low, full_low, full_high, high, BLOCK)):
-        where = out_ptr + tile * WIDTH + block_start(step, low, full_low, full_high, BLOCK, True) // BLOCK
+        visit = query_blocks(tile * BLOCK_N, n_q, n_k, bounds, BLOCK_M, BLOCK_N, False)
+    for step in range(count_blocks(visit, BLOCK, True)):
+        where = out_ptr + tile * WIDTH + block_start(step, visit, BLOCK, True) // BLOCK
         tl.store(where, tl.load(where) + 1)
-    for step in range((full_high - full_low) // BLOCK):
-        where = out_ptr + tile * WIDTH + block_start(step, low, full_low, full_high, BLOCK, False) // BLOCK
+    for step in range(count_blocks(visit, BLOCK, False)):
+        where = out_ptr + tile * WIDTH + block_start(step, visit, BLOCK, False) // BLOCK
         tl.store(where, tl.load(where) + 2)
 
 
@@ -64,15 +64,16 @@ def _write_owner(out_ptr, cu_ptr, n_sequences, BLOCK: tl.constexpr):
 
 
 def cases():
-    for n_q, n_k, left, right in product(LENGTHS, LENGTHS, BOUNDS, BOUNDS):
-        bounds = (left or 0, right or 0), {"HAS_LEFT": left is not None, "HAS_RIGHT": right is not None}
-        yield n_q, n_k, Mask(window=(left, right)), *bounds
+    for n_q, n_k, left, right, prefix in product(LENGTHS, LENGTHS, BOUNDS, BOUNDS, PREFIXES):
+        if prefix and left is None and right is None:
+            continue  # everything is visible anyway, and a launch leaves the prefix out
+        yield n_q, n_k, Mask(window=(left, right), prefix=prefix), Bounds(left, right, prefix or None)
 
 
 def test_the_twin_sees_what_the_mask_sees(device):
-    for n_q, n_k, mask, bounds, flags in cases():
+    for n_q, n_k, mask, bounds in cases():
         out = torch.full((16, 16), -1, dtype=torch.int32, device=device)
-        _write_seen[(1,)](out, n_q, n_k, *bounds, SIZE=16, **flags)
+        _write_seen[(1,)](out, n_q, n_k, bounds, SIZE=16)
         expected = torch.zeros(16, 16, dtype=torch.bool)
         expected[:n_q, :n_k] = mask.visible(n_q, n_k)
         assert torch.equal(out.cpu().bool(), expected), (n_q, n_k, mask)
@@ -81,11 +82,11 @@ def test_the_twin_sees_what_the_mask_sees(device):
 @pytest.mark.parametrize("of_keys", [True, False])
 def test_a_tile_visits_each_block_that_it_sees_once_and_no_other(of_keys, device):
     """So a causal mask costs half, and a window costs its width; and a full block is one that needs no mask."""
-    for n_q, n_k, mask, bounds, flags in cases():
+    for n_q, n_k, mask, bounds in cases():
         tiles = -(-n_q // BLOCK_M) if of_keys else -(-n_k // BLOCK_N)
         out = torch.zeros(tiles, 16, dtype=torch.int32, device=device)
         blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
-        _write_visits[(tiles,)](out, n_q, n_k, *bounds, WIDTH=16, OF_KEYS=of_keys, **blocks, **flags)
+        _write_visits[(tiles,)](out, n_q, n_k, bounds, WIDTH=16, OF_KEYS=of_keys, **blocks)
         visible = mask.visible(n_q, n_k)
         expected = torch.zeros(tiles, 16, dtype=torch.int32)
         for i, rows in enumerate(visible.split(BLOCK_M)):

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from quantattn.attention import Mask, attention
-from quantattn.attention.testing import Problem, check, error_budget, random_problem, run
+from quantattn.attention.checks import backend_named
+from quantattn.attention.problems import Problem, random_problem
+from quantattn.attention.testing import check, error_budget, run
 
 pytest.importorskip("triton")
 from quantattn.attention.kernels import launch
@@ -41,16 +43,11 @@ MASKS = [
 ]
 
 
-def kernels(q, k, v, cu_q, cu_k, *, mask, bias, scale):
-    return attention(q, k, v, cu_q, cu_k, mask=mask, bias=bias, scale=scale, backend="triton")
+kernels = backend_named("triton")
 
 
 def assert_within_budget(problem: Problem) -> None:
-    backend, bare = kernels, problem
-    if problem.bias is not None:  # the kernels give no gradient of the bias
-        backend = lambda *a, **kw: kernels(*a, **{**kw, "bias": problem.bias})  # noqa: E731
-        bare = replace(problem, bias=None)
-    rows = check(run(backend, bare), error_budget(problem))
+    rows = check(run(kernels, problem), error_budget(problem))
     assert all(row.ok for row in rows), f"{problem.label}: " + "; ".join(str(row) for row in rows if not row.ok)
 
 
@@ -113,7 +110,9 @@ def test_every_block_shape_writes_every_element(config, device):
     out, dq, dk, dv = (torch.full_like(x, torch.nan) for x in (q, q, k, v))
     lse = torch.full((1, q.shape[2], q.shape[1]), torch.nan, device=device)
     launch.launch_forward(q, k, v, out, lse, problem, config=config)
-    launch.launch_backward(do, None, q, k, v, out, lse, dq, dk, dv, problem, config_dq=config, config_dkdv=config)
+    delta = torch.full_like(lse, torch.nan)
+    launch.launch_dq(do, None, q, k, v, out, lse, delta, dq, problem, config)
+    launch.launch_dkdv(do, q, k, v, lse, delta, dk, dv, problem, config)
     results = {"out": out[0], "lse": lse[0].T, "dq": dq[0], "dk": dk[0], "dv": dv[0]}
     rows = check(results, error_budget(p))
     assert all(row.ok for row in rows), rows
