@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quantattn.attention import api, ops, summary_ops, summary_tiles
+from quantattn.attention import api, ops, summary_exact, summary_ops, summary_tiles
 from quantattn.attention.choose import choose_backend, require_backend
 from quantattn.attention.mask import Mask
 from quantattn.attention.state import lse_dtype
@@ -103,8 +103,8 @@ def attention_summary(
         mask: as `attention` was given it.
         bias: as `attention` was given it.
         scale: as `attention` was given it.
-        backend: "triton" (kernels), "tiled" (torch, any device and dtype), or "auto": the kernels wherever `attention`
-            would choose them.
+        backend: "triton" (kernels), "tiled" (torch, any device and dtype), "exact" (dense, the specification), or
+            "auto": the kernels wherever `attention` would choose them, else tiled.
 
     Raises:
         ValueError: inputs that do not fit together, or a backend that cannot take them.
@@ -114,13 +114,17 @@ def attention_summary(
     if backend == "auto":
         choice = choose_backend(asked.q, asked.k, asked.k, mask=mask, bias=asked.bias)
         backend = "triton" if choice.backend == "triton" else "tiled"
-    elif backend not in ("triton", "tiled"):
-        raise ValueError(f"backend must be one of auto, triton, tiled; got {backend!r}")
+    elif backend not in ("triton", "tiled", "exact"):
+        raise ValueError(f"backend must be one of auto, triton, tiled, exact; got {backend!r}")
     else:
         require_backend(backend, asked.q, mask=mask, bias=asked.bias)
     if backend == "triton":
         return asked.through_kernels()
-    received, entropy, distance = summary_tiles.summarize(asked.pack(), *_tile_sizes(q))
+    pack = asked.pack()
+    if backend == "tiled":
+        received, entropy, distance = summary_tiles.summarize(pack, *_tile_sizes(q))
+    else:
+        received, entropy, distance = summary_exact.exact_summary(pack)
     by_key = (*k.shape[:-2], q.shape[-2])
     return AttentionSummary(received.view(by_key), entropy.view(lse.shape), distance.view(lse.shape))
 
