@@ -64,25 +64,30 @@ def scaled_dot_product_attention(
     lead, n_q, n_k = query.shape[:-3], query.shape[-2], key.shape[-2]
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     width, value_width = max(query.shape[-1], value.shape[-1]), value.shape[-1]
-    q, k, v = (_tokens_first(x, width) for x in (query, key, value))
-    mask, bias = Mask(), None
-    if is_causal and n_k > n_q:  # keys from Nq on are seen by nobody
-        k, v, mask = k[:, :n_q], v[:, :n_q], Mask(causal=True)
-    elif is_causal:
-        mask = Mask(window=(None, n_q - n_k))
+    q, k, v = (tokens_first(x, width) for x in (query, key, value))
+    mask, keys, bias = Mask(), n_k, None
+    if is_causal:
+        mask, keys = top_left(n_q, n_k)
     if attn_mask is not None:
-        bias = _additive(attn_mask, (*lead, query.shape[-3], n_q, n_k))
-    out = attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, backend=backend).out
+        bias = additive_mask(attn_mask, (*lead, query.shape[-3], n_q, n_k))
+    out = attention(
+        q, k[:, :keys], v[:, :keys], mask=mask, bias=bias, scale=scale, dropout=dropout_p, backend=backend
+    ).out
     return out[..., :value_width].transpose(1, 2).reshape(*query.shape[:-1], value_width)
 
 
-def _tokens_first(x: Tensor, width: int) -> Tensor:
+def top_left(n_q: int, n_k: int) -> tuple[Mask, int]:
+    """(mask, leading keys) of a causal mask aligned top-left: query i sees keys 0 … i, keys from Nq on nobody sees."""
+    return (Mask(causal=True), n_q) if n_k > n_q else (Mask(window=(None, n_q - n_k)), n_k)
+
+
+def tokens_first(x: Tensor, width: int) -> Tensor:
     """(…, H, N, D) → (B, N, H, width), the leading dimensions flattened and the last one filled up with zeros."""
     x = x.reshape(-1, *x.shape[-3:]).transpose(1, 2)
     return x if x.shape[-1] == width else functional.pad(x, (0, width - x.shape[-1]))
 
 
-def _additive(attn_mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+def additive_mask(attn_mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The mask as an additive one (B or 1, H or 1, L or 1, S or 1)."""
     if attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=torch.float32).masked_fill(~attn_mask, -torch.inf)
