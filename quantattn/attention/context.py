@@ -54,7 +54,8 @@ def ring_attention(
         k: (n, Hkv, D), the same rows.
         v: (n, Hkv, D).
         cu_seqlens: (N + 1,) int32 offsets of the sequences in the whole pack, alike on every rank. The host reads them:
-            on a device they make it wait, so keep them on the CPU. None is one sequence of W · n rows.
+            on a device they make it wait, so keep them on the CPU. None is one sequence, of W · n rows unless
+            `placement` says how many.
         mask: `Mask(causal=…, window=…)`.
         scale: factor of q·k; None is 1/√D.
         placement: which rank holds which rows, alike on every rank; None is `Placement.zigzag(T, W)`. Shards may
@@ -78,7 +79,10 @@ def ring_attention(
         q, k, v = (x.to(lower) if x.dtype == torch.float32 else x for x in (q, k, v))
     _check_tensors(q, k, v, mask, scale)
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    cu = (0, world * q.shape[0]) if cu_seqlens is None else _offsets(cu_seqlens)
+    if cu_seqlens is None:
+        cu = (0, world * q.shape[0] if placement is None else placement.tokens)
+    else:
+        cu = _offsets(cu_seqlens)
     placement = Placement.zigzag(cu[-1], world) if placement is None else placement
     if backend == "auto":
         backend = choose_backend(q, k, v, mask=mask).backend

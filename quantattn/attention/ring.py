@@ -13,8 +13,8 @@ sums dk and dv travel with their keys, in float32, and return to the rank that o
 A rank holds its own rows and, at a time, two shards of keys and values and three of their gradients: memory O(T / W).
 Every transfer is posted before the block that is computed meanwhile, and on a device nothing makes the host wait. The
 order of every sum is fixed: results repeat to the bit. Distances at which no rank sees anything are skipped by all, and
-a shard travels straight to the next one: under zigzag placement a window costs three rounds however many ranks there
-are, and sequences that end at the borders cost no transfer at all.
+a shard travels straight to the next one: under zigzag placement a window shorter than a chunk costs three rounds
+however many ranks there are, and sequences that end at the borders of shards cost no transfer at all.
 
 Dimensions: T rows of the pack, W ranks, n rows of a shard, H query heads, Hkv key/value heads, D head size.
 

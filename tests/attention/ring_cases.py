@@ -102,7 +102,8 @@ def compute(case: Case, group: dist.ProcessGroup, kept: list[int] | None = None)
     """This rank's rows of every result; `kept` gets the sizes of what is saved for the backward."""
     p, placement, rank = case.problem(), case.placed(), dist.get_rank(group)
     q, k, v, do = (placement.shard(x, rank) for x in (p.q, p.k, p.v, p.do))
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    strided = case.world == 3
+    leaves = [(x.mT.contiguous().mT if strided else x.clone()).requires_grad_() for x in (q, k, v)]
     sizes: list[int] = [] if kept is None else kept
 
     def keep(x: Tensor) -> Tensor:
