@@ -52,7 +52,7 @@ def _sums(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:
         n_q, n_k = p.shape[1:]
         beside = torch.arange(n_q, device=p.device)[:, None] + (n_k - n_q)
         away = (torch.arange(n_k, device=p.device) - beside).abs().to(p.dtype)
-        parts.append((p.sum(dim=1).T, torch.special.entr(p).sum(dim=-1).T, (p * away).sum(dim=-1).T))
+        parts.append((p.sum(dim=1).T, torch.special.entr(p).sum(dim=-1).clamp(min=0).T, (p * away).sum(dim=-1).T))
     received, entropy, distance = (torch.cat(column) for column in zip(*parts, strict=True))
     return received, entropy, distance
 

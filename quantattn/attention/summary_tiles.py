@@ -190,7 +190,7 @@ def _absorb(tile: _Tile, received: Tensor, block_k: int) -> tuple[Tensor, Tensor
         entropy -= t.mul_(p).sum(dim=-1)
         away = (torch.arange(*keys, device=t.device) - beside).abs()  # (R, K)
         distance += p.mul_(away).sum(dim=-1)
-    return entropy, distance
+    return entropy.clamp_(min=0), distance  # a weight rounded above 1 has a negative one
 
 
 def largest_weights(pack: Pack, queries: Sequence[int], top: int, block_q: int, block_k: int) -> tuple[Tensor, Tensor]:

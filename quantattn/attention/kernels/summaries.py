@@ -190,6 +190,7 @@ def _attention_rows(
             entropy, distance, q, lse, k_src, bias_ptr, first, low, full_low, full_high, full, batch, kv_head, k_start,
             n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd, stride_bi, stride_bj,
             D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, False)  # fmt: skip
+    entropy = tl.where(entropy < 0.0, 0.0, entropy)  # a weight rounded above 1 has a negative one
     tl.store(entropy_ptr + row, entropy * LN2, mask=inside)
     tl.store(distance_ptr + row, distance, mask=inside)
 
