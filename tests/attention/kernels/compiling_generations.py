@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import triton
 from compiling import SHARED_LIMIT, assemble
@@ -61,6 +58,7 @@ def compiled(kernel: str, dtype: str, d: int, capability: int, causal: bool = Tr
         "wgmma": "wgmma" in found.ptx, "tcgen05": "tcgen05.mma" in found.ptx,
         "bulk_copies": "cp.async.bulk.tensor" in found.ptx, "overlapped": overlapped(found.ptx),
         "exponentials": found.ptx.count("ex2.approx"),
+        "weights": config.block_m * config.block_n // (32 * config.num_warps),
     }  # fmt: skip
 
 
@@ -81,9 +79,7 @@ def overlapped(ptx: str) -> int:
 def main() -> None:
     """Print a line of JSON for what the arguments name: kernel:dtype:d:capability …"""
     jobs = [argument.split(":") for argument in sys.argv[1:]]
-    arguments = list(zip(*((kernel, dtype, int(d), int(c)) for kernel, dtype, d, c in jobs), strict=True))
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        json.dump(list(pool.map(compiled, *arguments)), sys.stdout)
+    json.dump([compiled(kernel, dtype, int(d), int(c)) for kernel, dtype, d, c in jobs], sys.stdout)
 
 
 if __name__ == "__main__":
