@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,3 +139,16 @@ def test_arguments_that_are_not_of_one_attention(arguments: Any, error: type[Exc
 def test_other_bad_arguments(call: Callable[[], object], sentence: str) -> None:
     with pytest.raises((ValueError, TypeError), match=sentence):
         call()
+
+
+def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    page = (Path(__file__).parents[2] / "docs" / "summaries.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code.replace("5000", "500").replace("4999", "499"), names)
+    assert (tmp_path / "attention.png").stat().st_size > 1000
+    assert names["picture"].sums.shape == (4, 100, 100)
+    assert names["keys"].shape == (1, 4, 5)
