@@ -9,7 +9,6 @@ Dimensions: B batch, Nq queries, Nk keys, H query heads, Hkv key/value heads, E 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from quantattn.attention.adapters import additive_mask, tokens_first, top_left
+from quantattn.attention.adapters import additive_mask, default_scale, tokens_first, top_left
 from quantattn.attention.api import attention
 from quantattn.attention.mask import Mask
 from quantattn.attention.state import Attended
@@ -128,7 +127,7 @@ def attention_of_module(
         ValueError: as `attention`, for masks that do not fit, and for what `others` asks and is not offered.
     """
     _check_others(others)
-    scaling = 1.0 / math.sqrt(query.shape[-1]) if scaling is None else scaling
+    scaling = default_scale(query) if scaling is None else scaling
     width, value_width = max(query.shape[-1], value.shape[-1]), value.shape[-1]
     q, k, v = (tokens_first(x, width) for x in (query, key, value))
     shape = q.shape[0], q.shape[1], k.shape[1]
