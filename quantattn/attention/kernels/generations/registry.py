@@ -107,8 +107,8 @@ def blocks_for(name: str, bits: int, d: int, arch: int) -> Config:
         return {"flash3": Config(32, 16, 1, 1), "flash4": Config(16, 32, 1, 1)}.get(name, configs.INTERPRETED)
     if name == "standard":
         return Config(128, 64, 8, 2) if bits == 16 else Config(32, 32, 4, 1)
-    if name == "flash1":  # its state comes and goes through registers, so that a tile is smaller
-        return Config(64, 64, 4, 1) if bits == 16 else Config(32, 32, 4, 1)
+    if name == "flash1":  # the more keys a block has, the fewer trips its state makes
+        return Config(128 if arch >= 90 else 64, 128, 8, 1) if bits == 16 else Config(32, 32, 4, 1)
     if name == "flash3" and bits == 32:
         return Config(64, 32, 8, 1)
     if name == "flash3" and arch < 90:
