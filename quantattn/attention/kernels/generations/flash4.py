@@ -6,6 +6,7 @@ Zadouri et al. 2026, "FlashAttention-4: Algorithm and Kernel Pipelining Co-Desig
 - **Conditional rescaling.** A state's reference is free: (m, l, u) and (m', l·2^(m − m'), u·2^(m − m')) describe the
   same keys. So m need not be the maximum; it is raised, and l and u are multiplied, only when a maximum has outgrown it
   by more than `THRESHOLD` (8: weights stay under 2⁸ = 256). The division at the end takes the factor out again: exact.
+  The decision is one a tile here, so the last bits of a row may depend on the rows beside it in its sequence.
 - **Exponentials on the multipliers.** A quarter of the weights is computed as 2^⌊x⌉ times a polynomial, on the
   units that multiply and add, while the special unit does the others. On Hopper this is no gain: issue slots are the
   limit there.
