@@ -26,30 +26,40 @@ def exact_summary(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:
     return _sums(replace(pack, q=pack.q.to(dtype), k=pack.k.to(dtype)))
 
 
-def exact_weights(pack: Pack) -> list[Tensor]:
-    """exp(s_ij − lse_i) of each sequence, (H, Nq, Nk) in the dtype of q; 0 where query i does not see key j."""
-    weights = []
-    for n in range(len(pack)):
-        rows, columns = slice(*pack.rows[n : n + 2]), slice(*pack.columns[n : n + 2])
-        q, lse = (x[rows].transpose(0, 1) for x in (pack.q, pack.lse))  # (H, Nq, D), (H, Nq)
-        k = pack.k[columns].transpose(0, 1).repeat_interleave(pack.q.shape[1] // pack.k.shape[1], dim=0)  # (H, Nk, D)
-        seen = pack.mask.visible(q.shape[1], k.shape[1], device=q.device)
-        bias = None if pack.bias is None else bias_of_sequence(pack.bias, n, q.shape[1], k.shape[1])
-        if bias is not None:
-            seen = seen & (bias != -torch.inf)
-        scores = seen_scores(q, k, seen) * pack.scale
-        if bias is not None:
-            scores = scores + bias.to(scores.dtype)
-        weights.append(torch.exp(scores - lse[..., None]).where(seen, 0).to(q.dtype))
-    return weights
+def exact_map(pack: Pack, n: int, sizes: tuple[int, int]) -> Tensor:
+    """Σ p_ij of sequence n over blocks of `sizes` queries and keys, (H, blocks of queries, blocks of keys)."""
+    dtype = lse_dtype(pack.q.dtype)
+    return _block_sums(exact_weights(replace(pack, q=pack.q.to(dtype), k=pack.k.to(dtype)), n), sizes)
+
+
+def _block_sums(p: Tensor, sizes: tuple[int, int]) -> Tensor:
+    for axis, size in zip((1, 2), sizes, strict=True):
+        blocks = [block.sum(dim=axis) for block in torch.split(p, size, dim=axis)]
+        p = torch.stack(blocks, dim=axis) if p.shape[axis] else p
+    return p
+
+
+def exact_weights(pack: Pack, n: int) -> Tensor:
+    """exp(s_ij − lse_i) of sequence n, (H, Nq, Nk) in the dtype of q; 0 where query i does not see key j."""
+    rows, columns = pack.ranges(n)
+    q, lse = (x[rows].transpose(0, 1) for x in (pack.q, pack.lse))  # (H, Nq, D), (H, Nq)
+    k = pack.k[columns].transpose(0, 1).repeat_interleave(pack.q.shape[1] // pack.k.shape[1], dim=0)  # (H, Nk, D)
+    seen = pack.mask.visible(*pack.lengths(n), device=q.device)
+    bias = None if pack.bias is None else bias_of_sequence(pack.bias, n, *pack.lengths(n))
+    if bias is not None:
+        seen = seen & (bias != -torch.inf)
+    scores = seen_scores(q, k, seen) * pack.scale
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    return torch.exp(scores - lse[..., None]).where(seen, 0).to(q.dtype)
 
 
 def _sums(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:
     """The summaries in the dtype of q."""
     none = pack.q.new_zeros(0, pack.q.shape[1])
     parts = [(none, none, none)]  # so that no sequence at all is a result too
-    for p in exact_weights(pack):
-        n_q, n_k = p.shape[1:]
+    for n in range(len(pack)):
+        p, (n_q, n_k) = exact_weights(pack, n), pack.lengths(n)
         beside = torch.arange(n_q, device=p.device)[:, None] + (n_k - n_q)
         away = (torch.arange(n_k, device=p.device) - beside).abs().to(p.dtype)
         parts.append((p.sum(dim=1).T, torch.special.entr(p).sum(dim=-1).clamp(min=0).T, (p * away).sum(dim=-1).T))
@@ -57,8 +67,10 @@ def _sums(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:
     return received, entropy, distance
 
 
-def summary_budget(problem: Problem) -> Budget:
+def summary_budget(problem: Problem, sizes: tuple[int, int] = (1, 1)) -> Budget:
     """Truth and budget of the summaries of `problem`, by the rule of `quantattn.attention.testing` for outputs.
+
+    Names are those of `NAMES`, and "maps": the sums over blocks of `sizes`, flattened, of all sequences on end.
 
     The unit is the larger loss of two dense computations in the problem's dtype, with the lse of standard attention
     and with one that is a unit in the last place too large: what is lost by keeping lse and no weights.
@@ -69,8 +81,8 @@ def summary_budget(problem: Problem) -> Budget:
     if problem.q.dtype == torch.float64:
         raise ValueError("the budget needs inputs below float64, in which the truth is computed; got float64")
     lifted = replace(problem.to(torch.float64), bias=None if problem.bias is None else problem.bias.double())
-    truth = dict(zip(NAMES, _dense(exact_attention, lifted, ulps=0), strict=True))
-    units = [dict(zip(NAMES, _dense(standard_attention, problem, ulps=n), strict=True)) for n in (0, 1)]
+    truth = _dense(exact_attention, lifted, sizes, ulps=0)
+    units = [_dense(standard_attention, problem, sizes, ulps=n) for n in (0, 1)]
     standard, allowed = {}, {}
     for name, value in truth.items():
         worst, mean = (max(loss) for loss in zip(*(errors(unit[name], value) for unit in units), strict=True))
@@ -81,9 +93,11 @@ def summary_budget(problem: Problem) -> Budget:
     return Budget(truth=truth, standard=standard, allowed=allowed)
 
 
-def _dense(backend: Backend, p: Problem, ulps: int) -> tuple[Tensor, Tensor, Tensor]:
+def _dense(backend: Backend, p: Problem, sizes: tuple[int, int], ulps: int) -> dict[str, Tensor]:
     lse = backend(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, mask=p.mask, bias=p.bias, scale=p.scale).lse
     if ulps:
         lse = torch.nextafter(lse, torch.full_like(lse, torch.inf))
     rows, columns = (tuple(cu.tolist()) for cu in (p.cu_seqlens, p.cu_seqlens_k))
-    return _sums(Pack(p.q, p.k, lse, rows, columns, p.mask, p.bias, p.scale))
+    pack = Pack(p.q, p.k, lse, rows, columns, p.mask, p.bias, p.scale)
+    maps = [_block_sums(exact_weights(pack, n), sizes).flatten() for n in range(len(pack))]
+    return dict(zip(NAMES, _sums(pack), strict=True)) | {"maps": torch.cat([*maps, p.q.new_zeros(0)])}

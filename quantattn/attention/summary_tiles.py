@@ -54,9 +54,17 @@ class Pack:
         """Number of sequences."""
         return len(self.rows) - 1
 
+    def ranges(self, n: int) -> tuple[slice, slice]:
+        """Rows of q and rows of k that are sequence n."""
+        return slice(self.rows[n], self.rows[n + 1]), slice(self.columns[n], self.columns[n + 1])
+
+    def lengths(self, n: int) -> tuple[int, int]:
+        """(Nq, Nk) of sequence n."""
+        return self.rows[n + 1] - self.rows[n], self.columns[n + 1] - self.columns[n]
+
     def sequence(self, n: int) -> _Sequence:
         """Sequence n, heads in front, in the dtype of the sums."""
-        rows, columns = slice(self.rows[n], self.rows[n + 1]), slice(self.columns[n], self.columns[n + 1])
+        rows, columns = self.ranges(n)
         dtype, heads_k = lse_dtype(self.q.dtype), self.k.shape[1]
         q, lse = (
             x.reshape(x.shape[0], heads_k, x.shape[1] // heads_k, x.shape[2]).permute(1, 2, 0, 3)
@@ -64,7 +72,7 @@ class Pack:
         )
         bias = self.bias
         if bias is not None:
-            bias = bias_of_sequence(bias, n, q.shape[2], columns.stop - columns.start)
+            bias = bias_of_sequence(bias, n, *self.lengths(n))
             bias = bias.reshape(*((1, 1) if bias.shape[0] == 1 else q.shape[:2]), *bias.shape[1:])
         return _Sequence(
             q=q,
@@ -173,7 +181,7 @@ def summarize(pack: Pack, block_q: int, block_k: int) -> tuple[Tensor, Tensor, T
                 h, d = _absorb(sequence.tile(range(first, last)), gathered, block_k)
                 at = slice(pack.rows[n] + first, pack.rows[n] + last)
                 entropy[at], distance[at] = h.flatten(0, 1).T, d.flatten(0, 1).T
-            received[pack.columns[n] : pack.columns[n + 1]] = gathered.flatten(0, 1).T
+            received[pack.ranges(n)[1]] = gathered.flatten(0, 1).T
     return received, entropy, distance
 
 
@@ -229,33 +237,30 @@ def _largest(tile: _Tile, top: int, block_k: int) -> tuple[Tensor, Tensor]:
     return best.flatten(0, 1).transpose(0, 1), place.flatten(0, 1).transpose(0, 1)
 
 
-def block_sums(sequence: _Sequence, blocks: tuple[int, int], tile: int) -> tuple[Tensor, int, int]:
-    """(sums, block_q, block_k): the weight between blocks of queries and blocks of keys, summed over both.
-
-    Sums (H, ⌈Nq / block_q⌉, ⌈Nk / block_k⌉), of at most `blocks`; the last block of a side may be shorter.
-    """
-    (n_q, n_k), group = sequence.lengths, sequence.q.shape[:2]
-    (size_q, step_q), (size_k, step_k) = (_grid(n, b, tile) for n, b in zip((n_q, n_k), blocks, strict=True))
-    sums = sequence.q.new_zeros(*group, -(-n_q // size_q), -(-n_k // size_k))
+def block_sums(sequence: _Sequence, sizes: tuple[int, int], tile: int) -> Tensor:
+    """Σ p_ij over blocks of `sizes` queries and keys, (H, ⌈Nq / size⌉, ⌈Nk / size⌉); the last blocks may be shorter."""
+    (n_q, n_k), (size_q, size_k) = sequence.lengths, sizes
+    sums = sequence.q.new_zeros(*sequence.q.shape[:2], -(-n_q // size_q), -(-n_k // size_k))
     with as_given(sums.device):
-        for first in range(0, n_q, step_q):
-            queries = sequence.tile(range(first, min(first + step_q, n_q)))
-            for keys in queries.key_tiles(step_k):
+        for first, last in _pieces((0, n_q), n_q, size_q, tile):
+            queries = sequence.tile(range(first, last))
+            for keys in _pieces(queries.some, n_k, size_k, tile):
                 p = torch.exp(queries.log_weights(keys))
                 part = _sum_runs(_sum_runs(p, size_k).mT, size_q).mT
                 i, j = first // size_q, keys[0] // size_k
                 sums[:, :, i : i + part.shape[2], j : j + part.shape[3]] += part
-    return sums.flatten(0, 1), size_q, size_k
+    return sums.flatten(0, 1)
 
 
-def _grid(n: int, blocks: int, tile: int) -> tuple[int, int]:
-    """(places of a block, places of a tile) such that a tile is whole blocks or an equal piece of one."""
-    size = max(1, -(-n // blocks))
-    if size <= tile:
-        return size, tile // size * size
-    pieces = -(-size // tile)
-    step = -(-size // pieces)
-    return step * pieces, step
+def _pieces(of: tuple[int, int], n: int, size: int, tile: int) -> Iterator[tuple[int, int]]:
+    """Ranges that together hold `of`, each of them whole blocks of `size` or inside one block, at most `tile` long."""
+    step = max(1, tile // size) * size
+    first = of[0] // step * step
+    first += (of[0] - first) // tile * tile
+    while first < of[1]:
+        last = min(first + tile, first // step * step + step, n)
+        yield first, last
+        first = last
 
 
 def _sum_runs(x: Tensor, width: int) -> Tensor:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quantattn.attention import Attended, Mask, attention, attention_map, attention_summary, top_keys
-from quantattn.attention.summary_exact import exact_summary, exact_weights, summary_budget
+from quantattn.attention.summary_exact import exact_map, exact_summary, exact_weights, summary_budget
 from quantattn.attention.summary_tiles import Pack, block_sums, largest_weights, summarize
 from quantattn.attention.testing import Problem, check, random_problem
 
@@ -42,6 +42,11 @@ def pack_of(p: Problem) -> Pack:
     return Pack(p.q, p.k, attended(p).lse, rows, columns, p.mask, p.bias, p.scale)
 
 
+def maps_of(p: Problem, sizes: tuple[int, int], tile: int) -> Tensor:
+    pack = pack_of(p)
+    return torch.cat([block_sums(pack.sequence(n), sizes, tile).flatten() for n in range(len(pack))])
+
+
 def named(summary: tuple[Tensor, Tensor, Tensor]) -> dict[str, Tensor]:
     return dict(zip(("received", "entropy", "distance"), summary, strict=True))
 
@@ -60,11 +65,11 @@ def close(a: Tensor, b: Tensor) -> None:
     bias=st.sampled_from(["none", "key", "full"]),
     tiles=st.tuples(st.integers(1, 7), st.integers(1, 7)),
     top=st.integers(1, 5),
-    blocks=st.tuples(st.integers(1, 14), st.integers(1, 14)),
+    sizes=st.tuples(st.integers(1, 14), st.integers(1, 14)),
 )
 def test_all_of_them_are_those_of_the_matrix(
     seed: int, lengths: list[tuple[int, int]], heads: tuple[int, int], causal: bool, window: Any, bias: Any,
-    tiles: tuple[int, int], top: int, blocks: tuple[int, int],
+    tiles: tuple[int, int], top: int, sizes: tuple[int, int],
 ) -> None:  # fmt: skip
     n_q, n_k = zip(*lengths, strict=True)
     mask = Mask(causal=causal, window=window)
@@ -72,15 +77,14 @@ def test_all_of_them_are_those_of_the_matrix(
     pack = pack_of(p)
     for got, expected in zip(summarize(pack, *tiles), exact_summary(pack), strict=True):
         close(got, expected)
-    matrices = exact_weights(pack)
+    matrices = [exact_weights(pack, n) for n in range(len(pack))]
     for n, matrix in enumerate(matrices):
-        sums, size_q, size_k = block_sums(pack.sequence(n), blocks, min(tiles))
-        assert sums.shape[1] <= blocks[0]
-        assert sums.shape[2] <= blocks[1]
+        sums = block_sums(pack.sequence(n), sizes, min(tiles))
+        rows, columns = (torch.arange(m) // size for m, size in zip(matrix.shape[1:], sizes, strict=True))
         drawn = torch.zeros_like(sums)
-        rows, columns = (torch.arange(m) // size for m, size in zip(matrix.shape[1:], (size_q, size_k), strict=True))
         drawn.index_put_((torch.arange(heads[0])[:, None, None], rows[:, None], columns), matrix, accumulate=True)
         close(sums, drawn)
+        close(exact_map(pack, n, sizes), drawn)
     queries = list(range(sum(n_q)))[::-2]
     weights, keys = largest_weights(pack, queries, top, *tiles)
     for row, w, j in zip(queries, weights, keys, strict=True):
@@ -106,7 +110,8 @@ def test_they_stay_within_the_budget(mask: Mask, dtype: torch.dtype, backend: st
 @pytest.mark.parametrize("tiles", [(1, 64), (32, 7), (256, 256)])
 def test_no_size_of_tiles_leaves_the_budget(tiles: tuple[int, int]) -> None:
     p = random_problem(5, (67, 31), mask=Mask(causal=True), heads=2)
-    rows = check(named(summarize(pack_of(p), *tiles)), summary_budget(p))
+    results = named(summarize(pack_of(p), *tiles)) | {"maps": maps_of(p, (9, 40), min(tiles))}
+    rows = check(results, summary_budget(p, (9, 40)))
     assert all(row.ok for row in rows), rows
 
 
@@ -200,7 +205,7 @@ def test_as_many_blocks_as_places_draw_the_matrix() -> None:
     p = random_problem(12, (7,), (11,), mask=Mask(causal=True), dtype=FLOAT64)
     positional, rest = arguments(p)
     (picture,) = attention_map(*positional, **rest, blocks=64)
-    close(picture.sums, exact_weights(pack_of(p))[0])
+    close(picture.sums, exact_weights(pack_of(p), 0))
     assert picture.query_edges == tuple(range(8))
 
 

@@ -16,7 +16,11 @@ from triton.compiler import ASTSource
 from quantattn.attention.kernels import summaries
 from quantattn.attention.kernels.configs import padded_head
 
-KERNELS = {"received": summaries._attention_received, "rows": summaries._attention_rows}
+KERNELS = {
+    "received": summaries._attention_received,
+    "rows": summaries._attention_rows,
+    "map": summaries._attention_map,
+}
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,9 @@ class Variant:
 
 
 def variants() -> list[Variant]:
-    """Causal and packed, the larger program: every architecture in 16 bits, one in 32."""
-    shapes = [("bf16", 128, 80), ("bf16", 128, 90), ("bf16", 128, 100), ("fp32", 64, 90)]
-    return [Variant(kernel, *shape) for shape in shapes for kernel in KERNELS]
+    """Causal and packed, the larger program, on every architecture; and the one with a bias that needs most."""
+    usual = [Variant(kernel, "bf16", 128, capability) for capability in (80, 90, 100) for kernel in ("rows", "map")]
+    return [*usual, Variant("received", "bf16", 128, 90), Variant("map", "bf16", 64, 80, bias=True)]
 
 
 def probe(variant: Variant) -> Tensor:

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from quantattn.attention import AttentionSummary, Mask, attention, attention_summary
+from quantattn.attention import AttentionSummary, Mask, attention, attention_map, attention_summary
+from quantattn.attention.seen import bias_of_sequence
 from quantattn.attention.summary_exact import summary_budget
-from quantattn.attention.summary_ops import attention_summary_op
+from quantattn.attention.summary_ops import attention_map_op, attention_summary_op
 from quantattn.attention.testing import Problem, check, random_problem
 
 pytest.importorskip("triton")
@@ -143,14 +144,41 @@ def test_no_sequences_no_keys_no_queries(device):
     assert not rows.distance.any()
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_opcheck(packed, device):
+@pytest.mark.parametrize(
+    ("mask", "sizes", "bias"),
+    [(Mask(), (7, 18), "none"), (Mask(causal=True), (40, 9), "full"), (Mask(window=grown(5, 3)), (19, 21), "none")],
+    ids=str,
+)
+def test_maps_within_the_budget(mask, sizes, bias, device):
+    """Of blocks that are longer and shorter than a tile, none of them a multiple of it."""
+    p = random_problem(9, *LENGTHS, heads=2, heads_k=1, mask=mask, bias=bias, device=device)
+    lse = attention(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, mask=mask, bias=p.bias, backend="tiled").lse
+    offsets = (pairwise(cu.tolist()) for cu in (p.cu_seqlens, p.cu_seqlens_k))
+    maps = []
+    for n, ((a, b), (c, d)) in enumerate(zip(*offsets, strict=True)):
+        own = None if p.bias is None else bias_of_sequence(p.bias, n, b - a, d - c)
+        rest = (own, p.scale, mask.left, mask.right, *sizes)
+        maps.append(attention_map_op(p.q[a:b], p.k[c:d], lse[a:b].T, *rest).flatten())
+    (row,) = check({"maps": torch.cat(maps)}, summary_budget(p, sizes))
+    assert row.ok, row
+
+
+def test_a_map_is_asked_for_as_the_others_are(device):
+    p = random_problem(11, (5, 0, 20), heads=2, mask=Mask(causal=True), device=device)
+    lse = attention(p.q, p.k, p.v, p.cu_seqlens, mask=p.mask, backend="tiled").lse
+    maps = [attention_map(p.q, p.k, lse, p.cu_seqlens, mask=p.mask, blocks=4, backend=b) for b in ("triton", "exact")]
+    for got, expected in zip(*maps, strict=True):
+        assert (got.query_edges, got.key_edges) == (expected.query_edges, expected.key_edges)
+        torch.testing.assert_close(got.sums, expected.sums)
+
+
+def test_opcheck(device):
     rng = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, n, h, 16, generator=rng).to(device) for n, h in ((24, 4), (30, 2)))
-    offsets = [torch.tensor(o, dtype=torch.int32, device=device) for o in ([0, 10, 24], [0, 19, 30])]
-    lse = torch.randn(1, 4, 24, generator=rng).to(device)
-    rest = (*(offsets if packed else (None, None)), None, 0.25, 5, 0)
-    torch.library.opcheck(attention_summary_op, (q, k, lse, *rest))
+    q, k = (torch.randn(1, n, h, 16, generator=rng).to(device) for n, h in ((14, 2), (16, 1)))
+    cu_q, cu_k = (torch.tensor(o, dtype=torch.int32, device=device) for o in ([0, 10, 14], [0, 9, 16]))
+    lse = torch.randn(1, 2, 14, generator=rng).to(device)
+    torch.library.opcheck(attention_summary_op, (q, k, lse, cu_q, cu_k, None, 0.25, 5, 0))
+    torch.library.opcheck(attention_map_op, (q[0], k[0], lse[0], None, 0.25, 5, 0, 14, 8))
 
 
 @pytest.fixture(scope="module")
