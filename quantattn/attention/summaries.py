@@ -5,8 +5,8 @@ All of it is computed from q, k and the lse that `attention` returned, with the 
     p_ij = exp(s_ij − lse_i)        s_ij = scale · q_i·k_j + bias_ij        over the keys j that query i sees,
 
 tile by tile, in memory that grows with the number of tokens. Nothing is sampled or approximated. No gradient flows.
-With an lse over more keys than k holds (`merge_attention`, shards of keys) p is a share of the whole: entropies and
-distances of the shards add up to those of the whole.
+With an lse over more keys than k holds (`merge_attention`, shards of keys) p is a share of the whole, and the entropies
+of the shards add up to that of the whole.
 """
 
 from __future__ import annotations

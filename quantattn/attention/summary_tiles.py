@@ -12,6 +12,7 @@ has R queries and K keys.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -209,12 +210,13 @@ def largest_weights(pack: Pack, queries: Sequence[int], top: int, block_q: int, 
     shape = (len(queries), pack.q.shape[1], top)
     weights = pack.lse.new_zeros(shape)
     places = torch.full(shape, -1, dtype=torch.int64, device=pack.q.device)
+    by_sequence: dict[int, list[int]] = {}
+    for i, row in enumerate(queries):
+        by_sequence.setdefault(bisect_right(pack.rows, row) - 1, []).append(i)
     with as_given(pack.q.device):
-        for n in range(len(pack)):
-            mine = [i for i, row in enumerate(queries) if pack.rows[n] <= row < pack.rows[n + 1]]
-            sequence = pack.sequence(n) if mine else None
+        for n, mine in by_sequence.items():
+            sequence = pack.sequence(n)
             for first in range(0, len(mine), block_q):
-                assert sequence is not None
                 chosen = mine[first : first + block_q]
                 t, key = _largest(sequence.tile([queries[i] - pack.rows[n] for i in chosen]), top, block_k)
                 at = torch.tensor(chosen, device=pack.q.device)
