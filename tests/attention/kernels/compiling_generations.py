@@ -10,7 +10,7 @@ from compiling import SHARED_LIMIT, assemble
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from quantattn.attention.kernels.generations import flash1, flash2, flash3, flash4, standard
+from quantattn.attention.kernels.generations import flash1, flash2, flash3, flash4, float8, standard
 from quantattn.attention.kernels.generations.registry import GENERATIONS, blocks_for
 
 KERNELS = {
@@ -21,14 +21,17 @@ KERNELS = {
     "flash2": flash2._flash2_fwd,
     "flash3": flash3._flash3_fwd,
     "flash4": flash4._flash4_fwd,
+    "float8": float8._float8_fwd,
 }
+
+FLOATS = ("lse_ptr", "o_ptr", "m_ptr", "l_ptr")
 
 
 def compiled(kernel: str, dtype: str, d: int, capability: int, causal: bool = True) -> dict[str, object]:
     """What the tests ask about one kernel with the blocks of its launch."""
     bits = 32 if dtype == "fp32" else 16
     name = kernel if kernel in GENERATIONS else "standard"
-    config = blocks_for(name, bits, d, capability)
+    config = float8.BLOCKS if kernel == "float8" else blocks_for(name, bits, d, capability)
     constants = {
         "CAUSAL": causal, "D": d, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "PRECISION": "ieee",
         "THRESHOLD": flash4.THRESHOLD, "DEGREE": 3 if bits == 16 else 5, "BLOCK": 4096,
@@ -42,9 +45,10 @@ def compiled(kernel: str, dtype: str, d: int, capability: int, causal: bool = Tr
             types[name], values[name] = "constexpr", constants[name]
         elif name.endswith("_src"):
             block = config.block_n if name != "q_src" else config.block_m // (2 if kernel == "flash3" else 1)
-            types[name] = f"tensordesc<{dtype}[1, 1, {block}, {d}]>"
+            held = "fp8e4nv" if kernel == "float8" else dtype
+            types[name] = f"tensordesc<{held}[1, 1, {block}, {d}]>"
         elif name.endswith("_ptr"):
-            types[name] = "*fp32" if name in ("lse_ptr", "o_ptr", "m_ptr", "l_ptr") else f"*{dtype}"
+            types[name] = "*fp32" if name in FLOATS or name.endswith("scale_ptr") else f"*{dtype}"
             facts[(i,)] = [["tt.divisibility", 16]]
         else:
             types[name] = "fp32" if name in ("unit", "scale") else "i32"
@@ -55,6 +59,7 @@ def compiled(kernel: str, dtype: str, d: int, capability: int, causal: bool = Tr
     return {
         "kernel": kernel, "dtype": dtype, "d": d, "capability": capability, "registers": found.registers,
         "spills": found.spills, "shared": found.shared, "shared_limit": SHARED_LIMIT[capability],
+        "e4m3": "e4m3.e4m3" in found.ptx or "kind::f8f6f4" in found.ptx,
         "wgmma": "wgmma" in found.ptx, "tcgen05": "tcgen05.mma" in found.ptx,
         "bulk_copies": "cp.async.bulk.tensor" in found.ptx, "overlapped": overlapped(found.ptx),
         "exponentials": found.ptx.count("ex2.approx"),

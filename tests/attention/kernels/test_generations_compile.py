@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("triton")
 HERE = Path(__file__).parent
 JOBS = {
-    90: ("flash1", "flash2", "flash3", "flash4", "scores"),
+    90: ("flash1", "flash2", "flash3", "flash4", "scores", "float8"),
     100: ("flash3", "flash4"),
     80: ("flash1", "flash4", "softmax", "product"),
 }
@@ -44,6 +44,7 @@ def test_products_run_on_the_matrix_units_of_their_architecture(table):
     for (arch, _), row in table.items():
         assert row["wgmma"] == (arch == 90), row
         assert row["tcgen05"] == (arch == 100), row
+    assert [key for key, row in table.items() if row["e4m3"]] == [(90, "float8")]
 
 
 def test_the_copy_engine_brings_tiles_from_the_third_generation_on(table):

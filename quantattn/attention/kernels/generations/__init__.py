@@ -13,6 +13,7 @@ stands here in the letters of `AttentionState`:
     B_r, B_c             BLOCK_M, BLOCK_N
 
 `step.py` is what they share: where rows lie, the mask, one step of the algebra, the division at the end. `registry.py`
-names them and runs one. The kernels that the library itself uses are those of the folder above; these leave out packs,
-windows, biases, grouped heads and NaN at hidden places, so that nothing stands between a reader and the idea.
+names them and runs one; `float8.py` is the third in eight bits. The kernels that the library itself uses are those of
+the folder above; these leave out packs, windows, biases, grouped heads and NaN at hidden places, so that nothing stands
+between a reader and the idea.
 """

@@ -9,8 +9,7 @@ FlashAttention-2 is written for Hopper's asynchronous units:
   product runs under the exponentials of the next block. Here a program holds two halves of queries: the product P V of
   the first is under way while the exponentials of the second are made. More cannot be said in plain Triton, which waits
   at once for a product Q Kᵀ, whose result is read; the tests read both off the machine code.
-- §3.3, eight-bit operands (float8 e4m3 with a scale a block, and incoherent processing): not here. It is another
-  precision, and outside the error budget of the inputs' own dtype.
+- §3.3, eight-bit operands: `float8.py`. It is another precision, outside the error budget of the inputs' own dtype.
 
 A Hopper kernel of this library's own does not exist yet; what plain Triton leaves on the table is what it would be for.
 """
