@@ -128,21 +128,17 @@ def test_padded_and_packed_models_are_as_near_to_each_sequence_alone_as_their_ow
     sdpa, ours = build(make, dtype, "sdpa"), build(make, dtype, "quantattn")
     layouts = {"left": [padded(left=True)], "right": [padded()], "packed": [packed()], "alone": alone()}
     for name, calls in layouts.items():
-        own_sdpa = alone() if make is modernbert and name == "packed" else calls  # it packs for flash attention only
-        allowed = budget(truth, results(sdpa, own_sdpa))
-        if name == "packed" and make is modernbert:
-            calls = [(packed()[0] | offsets(), packed()[1])]
-        rows = check(results(ours, calls), allowed)
+        by_offsets = make is modernbert and name == "packed"  # it packs for flash attention only, by offsets
+        allowed = budget(truth, results(sdpa, alone() if by_offsets else calls))
+        inputs, tokens = calls[0]
+        rows = check(results(ours, [(inputs | offsets(), tokens)] if by_offsets else calls), allowed)
         assert all(row.ok for row in rows), (name, rows)
-        if name in ("packed", "right", "left"):
-            inputs, tokens = calls[0]
-            if name == "packed":  # as one long sequence
-                seen_too_much = {"input_ids": inputs["input_ids"], "position_ids": torch.arange(sum(LENGTHS))[None]}
-            else:
-                seen_too_much = inputs | {"attention_mask": torch.ones_like(inputs["attention_mask"])}
-            if name != "right" or make is modernbert:  # causal order alone hides padding on the right
-                wrong = check(results(ours, [(seen_too_much, tokens)]), allowed)
-                assert not any(row.ok for row in wrong), (name, wrong)
+        if name == "alone" or (name == "right" and make is not modernbert):
+            continue  # causal order alone hides what is padded on the right
+        one_long = {"position_ids": torch.arange(tokens.shape[1])[None]}
+        blind = one_long if name == "packed" else {"attention_mask": torch.ones_like(tokens)}
+        rows = check(results(ours, [(inputs | blind, tokens)]), allowed)
+        assert not any(row.ok for row in rows), (name, rows)
 
 
 PATTERNS = {
@@ -214,14 +210,13 @@ def test_known_patterns_are_never_written_out(pattern, mask) -> None:
 
 @pytest.mark.parametrize("make", MODELS)
 def test_padding_reaches_nothing_whatever_stands_in_it(make) -> None:
-    """The layers of attention alone: the rest of a model computes padded places too and keeps them to themselves."""
     model, (inputs, tokens) = build(make, torch.float32, "quantattn"), padded()
-    clean = model(**inputs, use_cache=False).last_hidden_state[tokens] if make is modernbert else None
     embeddings = model.get_input_embeddings()(inputs.pop("input_ids"))
-    before = model(inputs_embeds=embeddings, **inputs, use_cache=False).last_hidden_state[tokens]
-    after = model(inputs_embeds=embeddings.masked_fill(~tokens[..., None], torch.nan), **inputs, use_cache=False)
-    assert torch.equal(before, after.last_hidden_state[tokens])
-    assert clean is None or torch.equal(before, clean)
+
+    def states(embeddings: Tensor) -> Tensor:
+        return model(inputs_embeds=embeddings, use_cache=False, **inputs).last_hidden_state[tokens]
+
+    assert torch.equal(states(embeddings), states(embeddings.masked_fill(~tokens[..., None], torch.nan)))
 
 
 @pytest.mark.parametrize("make", [llama, qwen])
@@ -322,6 +317,25 @@ def test_a_window_needs_to_know_where_the_queries_stand() -> None:
         call(q[:, :, :4], k, v, is_causal=False)
     last, _ = call(q[:, :, -1:], k, v)
     torch.testing.assert_close(last, call(q, k, v)[0][:, -1:], rtol=1e-12, atol=1e-12)
+
+
+def test_an_exported_model_takes_padded_batches_of_any_length() -> None:
+    model = build(modernbert, torch.float32, "quantattn")
+
+    class Encoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    (inputs, tokens), length = padded(), torch.export.Dim("length", min=4, max=512)
+    given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    shapes, shorter = {name: {1: length} for name in given}, {name: x[:, :12].clone() for name, x in given.items()}
+    program = torch.export.export(Encoder(), (), shorter, dynamic_shapes=shapes)
+    expected = model(**given).last_hidden_state[tokens]
+    torch.testing.assert_close(program.module()(**given)[tokens], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_compiled_model_computes_the_same() -> None:
