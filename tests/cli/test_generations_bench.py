@@ -86,6 +86,14 @@ def test_what_is_wrong_or_does_not_fit_is_not_measured(monkeypatch: pytest.Monke
     assert "is off by inf" in said[2]
 
 
+def test_long_problems_are_held_to_the_budget_by_their_last_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generations, "GATED", 16)
+    shape = Shape(16, 40, 1, 1, 1, Mask(causal=True))
+    said: list[str] = []
+    rows = list(generations.benchmark([shape], torch.float16, rounds=1, seed=0, say=said.append))
+    assert [row.impl for row in rows] == list(registry.GENERATIONS), said
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [

@@ -28,7 +28,7 @@ interpreted = pytest.mark.skipif(not INTERPRETED, reason="compiled kernels canno
 
 DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if torch.cuda.is_available() else [])
 EXAMPLES = [e for e in worked_examples() if e.bias is None and e.mask.left is None and len(e.scores) == 1]
-LENGTHS = [(37, 37), (21, 50), (40, 9)]  # as many keys, more, and fewer: then a causal mask leaves rows empty
+LENGTHS = [(33, 33), (18, 37), (20, 9)]  # as many keys, more, and fewer: then a causal mask leaves rows empty
 every_generation = pytest.mark.parametrize("name", GENERATIONS)
 
 
@@ -43,7 +43,7 @@ def shaped(name: str, block_m: int = 16, block_n: int = 16) -> Config:
 HEADS = 1 if INTERPRETED else 8  # the more elements, the steadier the largest error that the budget is made of
 
 
-def problem_of(device, n_q=37, n_k=37, causal=True, dtype=torch.float32, heads=HEADS, d=16, seed=2, stretch=1.0):
+def problem_of(device, n_q=33, n_k=33, causal=True, dtype=torch.float32, heads=HEADS, d=16, seed=2, stretch=1.0):
     p = random_problem(seed, (n_q,), (n_k,), heads=heads, d=d, mask=Mask(causal=causal), dtype=dtype, device=device)
     return replace(p, scale=p.scale * stretch)
 
@@ -78,9 +78,9 @@ def test_within_the_error_budget(name, causal, dtype, device):
 
 
 @every_generation
-@pytest.mark.parametrize("blocks", [(32, 16), (16, 64), (64, 32)], ids=str)
+@pytest.mark.parametrize("blocks", [(32, 16), (64, 64)], ids=str)
 def test_any_blocks(name, blocks, device):
-    p = problem_of(device, 41, 70, dtype=torch.float16, heads=1, d=32)
+    p = problem_of(device, 35, 70, dtype=torch.float16, d=32)
     assert within(results(name, p, shaped(name, *blocks)), p)
 
 
@@ -110,7 +110,7 @@ def test_six_worked_examples_are_without_bias_window_and_shared_heads():
 @every_generation
 def test_the_future_changes_no_earlier_bit(name, device):
     """The future begins with a tile: FlashAttention-4 decides for a whole tile whether to rescale."""
-    p = problem_of(device, 48, 48)
+    p = problem_of(device, 40, 40)
     later = p.k.clone(), p.v.clone()
     for x in later:
         x[32:] += 1
@@ -123,7 +123,7 @@ def test_the_future_changes_no_earlier_bit(name, device):
 @every_generation
 def test_sequences_and_heads_lie_where_they_should(name, device):
     torch.manual_seed(2)
-    q, k, v = (torch.randn(2, n, 2, 16, device=device) for n in (18, 20, 20))
+    q, k, v = (torch.randn(2, n, 2, 16, device=device) for n in (17, 18, 18))
     out, lse = attend(name, q, k, v, blocks=shaped(name))
     for b in range(2):
         for h in range(2):
@@ -241,9 +241,9 @@ def polynomial(x, degree):
 
 @pytest.mark.parametrize("degree", [3, 5])
 def test_the_polynomial_keeps_its_bound(degree, device):
-    """On every float32 of [−1, −1/2], on every 256th from there to 0, and in steps further down and up."""
+    """On every float32 of [−1, −1/2], on every 1024th from there to 0, and in steps further down and up."""
     octave = torch.arange(0x3F000000, 0x3F800001, dtype=torch.int32, device=device).view(torch.float32)
-    below = torch.arange(0x00000000, 0x3F000001, 256, dtype=torch.int32, device=device).view(torch.float32)
+    below = torch.arange(0x00000000, 0x3F000001, 1024, dtype=torch.int32, device=device).view(torch.float32)
     for x in (-octave, -below, torch.linspace(-126, 15, 1 << 18, device=device)):
         gap = (polynomial(x, degree).double() / torch.exp2(x.double()) - 1).abs().max()
         assert gap <= flash4.RELATIVE_ERROR[degree]
