@@ -24,8 +24,8 @@ from quantattn.attention import ops
 from quantattn.attention.choose import BACKENDS, choose_backend, require_backend
 from quantattn.attention.mask import Mask
 from quantattn.attention.placement import Placement, Plan
-from quantattn.attention.ring import Ring, go_round
-from quantattn.attention.state import Attended
+from quantattn.attention.ring import Ring, backward, forward
+from quantattn.attention.state import Attended, lse_dtype
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -54,7 +54,8 @@ def ring_attention(
         k: (n, Hkv, D), the same rows.
         v: (n, Hkv, D).
         cu_seqlens: (N + 1,) int32 offsets of the sequences in the whole pack, alike on every rank. The host reads them:
-            on a device they make it wait, so keep them on the CPU. None is one sequence of W · n rows.
+            on a device they make it wait, so keep them on the CPU. None is one sequence, of W · n rows unless
+            `placement` says how many.
         mask: `Mask(causal=…, window=…)`.
         scale: factor of q·k; None is 1/√D.
         placement: which rank holds which rows, alike on every rank; None is `Placement.zigzag(T, W)`. Shards may
@@ -72,27 +73,21 @@ def ring_attention(
             or a backend that cannot take them.
         TypeError: mixed or unsupported dtypes.
     """
-    rank, world = _membership(group, q)
+    if group is not None and not isinstance(group, dist.ProcessGroup):  # what new_group gives to those outside
+        raise ValueError(f"group must be a ProcessGroup that this process belongs to, got {group!r}")
     if torch.is_autocast_enabled(q.device.type):
         lower = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x.to(lower) if x.dtype == torch.float32 else x for x in (q, k, v))
-    _check_tensors(q, k, v, mask, scale)
-    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    cu = (0, world * q.shape[0]) if cu_seqlens is None else _offsets(cu_seqlens)
-    placement = Placement.zigzag(cu[-1], world) if placement is None else placement
+    _check_tensors(q, k, v, cu_seqlens, mask, scale)
     if backend == "auto":
         backend = choose_backend(q, k, v, mask=mask).backend
     else:
         require_backend(backend, q, mask=mask, bias=None)
-    plan = Plan(placement, cu, mask.left, mask.right)
-    if check:
-        _check_alike(q, k, scale, backend, plan, rank, group)
-    if (placement.world, placement.tokens) != (world, cu[-1]) or placement.size(rank) != q.shape[0]:
-        raise ValueError(_misplaced(placement, cu[-1], q.shape[0], rank, world))
     if backend == "exact":
         raise ValueError("backend 'exact' forms the N × N matrix and stays in one process; a ring takes the others")
-    q, scale = ops.positive_scale(q, scale)
-    return go_round(q, k, v, Ring(plan, rank, group, backend, scale))
+    q, scale = ops.positive_scale(q, 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale))
+    table, name = None if placement is None else placement.table, "" if group is None else group.group_name
+    return Attended(*ring_attention_op(q, k, v, cu_seqlens, table, name, scale, mask.left, mask.right, backend, check))
 
 
 def unshard(x: Tensor, placement: Placement, group: dist.ProcessGroup | None = None) -> Tensor:
@@ -118,12 +113,89 @@ def unshard(x: Tensor, placement: Placement, group: dist.ProcessGroup | None = N
     return placement.join(shards)
 
 
-def _membership(group: Any, x: Tensor) -> tuple[int, int]:
+_PROBLEM = "Tensor? cu, Tensor? placement, str group, float scale, int? left, int? right, str backend, bool check"
+
+
+@torch.library.custom_op(
+    "quantattn::ring_attention",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}) -> (Tensor, Tensor)",
+)
+def ring_attention_op(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor]:
+    """Out (n, H, D) and lse (n, H) of this rank's rows; what depends on values and on the group is checked here."""
+    return forward(q, k, v, _ring(q, k, *problem))
+
+
+@ring_attention_op.register_fake
+def _shapes(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=lse_dtype(q.dtype))
+
+
+@torch.library.custom_op(
+    "quantattn::ring_attention_backward",
+    mutates_args=(),
+    schema="(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    f"{_PROBLEM}) -> (Tensor, Tensor, Tensor)",
+)
+def ring_attention_backward_op(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *problem: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk, dv of this rank's rows; a collective as the forward is."""
+    return backward(do, dlse, q, k, v, out, lse, _ring(q, k, *problem))
+
+
+@ring_attention_backward_op.register_fake
+def _backward_shapes(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, cu, placement, *numbers, _ = inputs
+    ctx.save_for_backward(q, k, v, cu, placement, *output)
+    ctx.numbers = numbers
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, cu, placement, out, lse = ctx.saved_tensors
+    unused = (None,) * 8
+    if do is None and dlse is None:
+        return (None, None, None, *unused)
+    do = torch.zeros_like(out) if do is None else do
+    checked = False  # in the forward, if at all
+    gradients = ring_attention_backward_op(do, dlse, q, k, v, out, lse, cu, placement, *ctx.numbers, checked)
+    return (*gradients, *unused)
+
+
+ring_attention_op.register_autograd(_differentiate, setup_context=_save)
+
+
+def _ring(
+    q: Tensor, k: Tensor, cu: Tensor | None, table: Tensor | None, group_name: str, scale: float, left: int | None,
+    right: int | None, backend: str, check: bool,
+) -> Ring:  # fmt: skip
+    """This rank's part, or a ValueError."""
+    # By name, as torch's own functional collectives do: operators take no process group.
+    resolve: Any = dist.distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
+    group = resolve(group_name) if group_name else None
+    rank, world = _membership(group, q)
+    placement = None if table is None else Placement.of_table(table)
+    tokens = world * q.shape[0] if placement is None else placement.tokens
+    offsets = (0, tokens) if cu is None else _offsets(cu)
+    plan = Plan(Placement.zigzag(offsets[-1], world) if placement is None else placement, offsets, left, right)
+    if check:
+        _check_alike(q, k, scale, backend, plan, rank, group)
+    if (plan.placement.world, plan.placement.tokens) != (world, offsets[-1]) or plan.placement.size(rank) != q.shape[0]:
+        raise ValueError(_misplaced(plan.placement, offsets[-1], q.shape[0], rank, world))
+    return Ring(plan, rank, group, backend, scale)
+
+
+def _membership(group: dist.ProcessGroup | None, x: Tensor) -> tuple[int, int]:
     """(rank, W) of this process within the group, which must be able to move x."""
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError("a ring needs a process group: call torch.distributed.init_process_group first")
-    if group is not None and not isinstance(group, dist.ProcessGroup):  # what new_group gives to those outside
-        raise ValueError(f"group must be a ProcessGroup that rank {dist.get_rank()} belongs to, got {group!r}")
     rank, name = dist.get_rank(group), dist.get_backend(group)
     if rank < 0:
         raise ValueError(f"rank {dist.get_rank()} is not in the group of {dist.get_process_group_ranks(group)}")
@@ -132,7 +204,7 @@ def _membership(group: Any, x: Tensor) -> tuple[int, int]:
     return rank, dist.get_world_size(group)
 
 
-def _check_tensors(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> None:
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, mask: Mask, scale: float | None) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dim() == k.dim() == v.dim() == 3 or k.shape != v.shape or q.shape[::2] != k.shape[::2]:
         raise ValueError(f"a ring takes q (n, H, D), k and v (n, Hkv, D) of the same rows, got {shapes}")
@@ -142,6 +214,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | N
         raise TypeError(f"q, k and v must have one floating dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
     if not q.device == k.device == v.device:
         raise ValueError(f"q, k and v must be on one device, got {q.device}, {k.device}, {v.device}")
+    if cu is not None and (cu.dim() != 1 or cu.dtype != torch.int32 or cu.shape[0] < 2):
+        raise ValueError(f"cu_seqlens must be (N + 1,) int32 with N ≥ 1, got {tuple(cu.shape)} {cu.dtype}")
     if not isinstance(mask, Mask):
         raise TypeError(f"mask must be a Mask, got {type(mask).__name__}")
     if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
@@ -150,9 +224,6 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | N
 
 def _offsets(cu_seqlens: Tensor) -> tuple[int, ...]:
     """The offsets on the host."""
-    if cu_seqlens.dim() != 1 or cu_seqlens.dtype != torch.int32 or cu_seqlens.shape[0] < 2:
-        got = f"{tuple(cu_seqlens.shape)} {cu_seqlens.dtype}"
-        raise ValueError(f"cu_seqlens must be (N + 1,) int32 with N ≥ 1, got {got}")
     cu = tuple(cu_seqlens.tolist())
     if cu[0] != 0 or sorted(cu) != list(cu):
         raise ValueError(f"cu_seqlens must rise from 0, got {list(cu[:8])}")

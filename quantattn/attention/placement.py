@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -39,11 +39,15 @@ class Placement:
     Args:
         intervals: one tuple of (start, stop) a rank; order and adjacency within a rank do not matter.
 
+    Attributes:
+        table: (intervals, 3) int64 on the CPU, (start, stop, rank): the same as a tensor, which operators take.
+
     Raises:
         ValueError: the intervals leave a row out, hold it twice, or a rank has none.
     """
 
     intervals: tuple[tuple[Interval, ...], ...]
+    table: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         ordered = sorted(interval for own in self.intervals for interval in own)
@@ -53,6 +57,13 @@ class Placement:
         if not all(self.intervals) or not self.intervals:
             raise ValueError(f"every rank needs rows, got {[len(own) for own in self.intervals]} intervals a rank")
         object.__setattr__(self, "intervals", tuple(tuple(_joined(sorted(own))) for own in self.intervals))
+        rows = [(*interval, rank) for rank, own in enumerate(self.intervals) for interval in own]
+        object.__setattr__(self, "table", torch.tensor(rows))
+
+    @classmethod
+    def of_table(cls, table: Tensor) -> Placement:
+        """The placement that `table` was taken from."""
+        return _of_table(tuple(map(tuple, table.tolist())))
 
     @classmethod
     def contiguous(cls, tokens: int, world: int) -> Placement:
@@ -299,6 +310,12 @@ def _joined(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             joined.append((start, stop))
     return joined
+
+
+@lru_cache(maxsize=64)
+def _of_table(table: tuple[tuple[int, int, int], ...]) -> Placement:
+    world = table[-1][-1] + 1
+    return Placement(tuple(tuple((a, b) for a, b, owner in table if owner == rank) for rank in range(world)))
 
 
 def _chunks(tokens: int, count: int) -> list[Interval]:

@@ -13,8 +13,8 @@ sums dk and dv travel with their keys, in float32, and return to the rank that o
 A rank holds its own rows and, at a time, two shards of keys and values and three of their gradients: memory O(T / W).
 Every transfer is posted before the block that is computed meanwhile, and on a device nothing makes the host wait. The
 order of every sum is fixed: results repeat to the bit. Distances at which no rank sees anything are skipped by all, and
-a shard travels straight to the next one: under zigzag placement a window costs three rounds however many ranks there
-are, and sequences that end at the borders cost no transfer at all.
+a shard travels straight to the next one: under zigzag placement a window shorter than a chunk costs three rounds
+however many ranks there are, and sequences that end at the borders of shards cost no transfer at all.
 
 Dimensions: T rows of the pack, W ranks, n rows of a shard, H query heads, Hkv key/value heads, D head size.
 
@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from quantattn.attention import ops
 from quantattn.attention.api import attention
@@ -94,29 +93,8 @@ class Ring:
         return _Transfer(works, x, arriving)
 
 
-def go_round(q: Tensor, k: Tensor, v: Tensor, ring: Ring) -> Attended:
-    """Attention of this rank's q (n, H, D) over the k and v (n, Hkv, D) of all ranks; a collective, as its backward."""
-    return Attended(*_RingAttention.apply(q, k, v, ring))  # type: ignore[no-untyped-call]
-
-
-class _RingAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: Ring) -> tuple[Tensor, Tensor]:
-        out, lse = _forward(q, k, v, ring)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.ring = ring
-        ctx.set_materialize_grads(False)
-        return out, lse
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
-        do = torch.zeros_like(out) if do is None else do
-        return *_backward(do, dlse, q, k, v, out, lse, ctx.ring), None
-
-
-def _forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring) -> Attended:
+def forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring) -> Attended:
+    """Attention of this rank's q (n, H, D) over the k and v (n, Hkv, D) of all ranks; no autograd of its own."""
     state = AttentionState.empty(q.shape[:2], q.shape[2], dtype=lse_dtype(q.dtype), device=q.device)
     rounds = ring.plan.rounds()
     kv = torch.stack((k, v))  # one message
@@ -137,9 +115,10 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, ring: Ring) -> Attended:
     return Attended(out.to(q.dtype), lse)
 
 
-def _backward(
+def backward(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, ring: Ring
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv) of this rank's rows, from the results of `forward` and their gradients, dlse None for none."""
     dtype = lse_dtype(q.dtype)
     rounds = ring.plan.rounds()
     kv = torch.stack((k, v))
@@ -164,7 +143,7 @@ def _backward(
             kv = coming.wait()
     if rounds[-1]:
         dkv = ring.pass_on(dkv, -rounds[-1], ring.rank).wait()
-    return dq.to(q.dtype), dkv[0].to(k.dtype), dkv[1].to(v.dtype)
+    return dq.to(q.dtype), dkv[0].to(k.dtype, copy=True), dkv[1].to(v.dtype, copy=True)  # operators return no views
 
 
 def _backward_of_block(

@@ -5,13 +5,12 @@ All of it is computed from q, k and the lse that `attention` returned, with the 
     p_ij = exp(s_ij − lse_i)        s_ij = scale · q_i·k_j + bias_ij        over the keys j that query i sees,
 
 tile by tile, in memory that grows with the number of tokens. Nothing is sampled or approximated. No gradient flows.
-With an lse over more keys than k holds (`merge_attention`, shards of keys) p is a share of the whole: entropies and
-distances of the shards add up to those of the whole.
+With an lse over more keys than k holds (`merge_attention`, shards of keys) p is a share of the whole, and the entropies
+of the shards add up to that of the whole.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quantattn.attention import api, ops, summary_ops, summary_tiles
-from quantattn.attention.choose import choose_backend, require_backend
+from quantattn.attention import summary_exact, summary_ops, summary_tiles
 from quantattn.attention.mask import Mask
-from quantattn.attention.state import lse_dtype
+from quantattn.attention.seen import bias_of_sequence
+from quantattn.attention.summary_inputs import Asked, ask, count, rows_of
 
 _TILES = {"cpu": (128, 256)}
 _LARGE_TILES = (1024, 1024)
@@ -103,24 +102,22 @@ def attention_summary(
         mask: as `attention` was given it.
         bias: as `attention` was given it.
         scale: as `attention` was given it.
-        backend: "triton" (kernels), "tiled" (torch, any device and dtype), or "auto": the kernels wherever `attention`
-            would choose them.
+        backend: "triton" (kernels), "tiled" (torch, any device and dtype), "exact" (dense, the specification), or
+            "auto": the kernels wherever `attention` would choose them, else tiled.
 
     Raises:
         ValueError: inputs that do not fit together, or a backend that cannot take them.
         TypeError: mixed or unsupported dtypes, or arguments of another type.
     """
-    asked = _ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale)
-    if backend == "auto":
-        choice = choose_backend(asked.q, asked.k, asked.k, mask=mask, bias=asked.bias)
-        backend = "triton" if choice.backend == "triton" else "tiled"
-    elif backend not in ("triton", "tiled"):
-        raise ValueError(f"backend must be one of auto, triton, tiled; got {backend!r}")
-    else:
-        require_backend(backend, asked.q, mask=mask, bias=asked.bias)
+    asked = ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    backend = asked.choose(backend)
     if backend == "triton":
-        return asked.through_kernels()
-    received, entropy, distance = summary_tiles.summarize(asked.pack(), *_tile_sizes(q))
+        return _through_kernels(asked)
+    pack = asked.pack()
+    if backend == "tiled":
+        received, entropy, distance = summary_tiles.summarize(pack, *_tile_sizes(q))
+    else:
+        received, entropy, distance = summary_exact.exact_summary(pack)
     by_key = (*k.shape[:-2], q.shape[-2])
     return AttentionSummary(received.view(by_key), entropy.view(lse.shape), distance.view(lse.shape))
 
@@ -156,9 +153,9 @@ def top_keys(
         ValueError: inputs that do not fit together, or a query that is not there.
         TypeError: mixed or unsupported dtypes, or arguments of another type.
     """
-    asked = _ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale)
-    top = _count("top", top)
-    rows = _rows(queries, q.shape[-3])
+    asked = ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    top = count("top", top)
+    rows = rows_of(queries, q.shape[-3])
     pack = asked.pack()
     if q.dim() == 3:
         return TopKeys(*summary_tiles.largest_weights(pack, rows, top, *_tile_sizes(q)))
@@ -182,6 +179,7 @@ def attention_map(
     mask: Mask = Mask(),  # noqa: B008  a frozen value
     bias: Tensor | None = None,
     scale: float | None = None,
+    backend: str = "auto",
 ) -> list[AttentionMap]:
     """For each sequence a picture of its weights, summed over blocks of queries and keys, in memory O(T + H · blocks²).
 
@@ -197,120 +195,47 @@ def attention_map(
         mask: as for `attention_summary`.
         bias: as for `attention_summary`.
         scale: as for `attention_summary`.
+        backend: as for `attention_summary`.
 
     Raises:
         ValueError: inputs that do not fit together, or no blocks.
         TypeError: mixed or unsupported dtypes, or arguments of another type.
     """
-    asked = _ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    asked = ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale)
     pair = blocks if isinstance(blocks, tuple) and len(blocks) == 2 else (blocks, blocks)
-    counts = _count("blocks", pair[0]), _count("blocks", pair[1])
-    pack, maps = asked.pack(), []
+    counts = count("blocks", pair[0]), count("blocks", pair[1])
+    backend, pack, maps = asked.choose(backend), asked.pack(), []
     for n in range(len(pack)):
-        sequence = pack.sequence(n)
-        sums, *sizes = summary_tiles.block_sums(sequence, counts, min(_tile_sizes(q)))
-        edges = ((*range(0, length, size), length) for length, size in zip(sequence.lengths, sizes, strict=True))
+        lengths = pack.lengths(n)
+        size_q, size_k = (max(1, -(-m // most)) for m, most in zip(lengths, counts, strict=True))
+        edges = ((*range(0, m, size), m) for m, size in zip(lengths, (size_q, size_k), strict=True))
+        if backend == "triton":
+            sums = _map_through_kernels(pack, n, size_q, size_k)
+        elif backend == "tiled":
+            sums = summary_tiles.block_sums(pack.sequence(n), (size_q, size_k), min(_tile_sizes(q)))
+        else:
+            sums = summary_exact.exact_map(pack, n, (size_q, size_k))
         maps.append(AttentionMap(sums, *edges))
     return maps
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Checked arguments, without gradients: tensors as given, offsets for a pack, bias 4-D, the scale a number."""
-
-    q: Tensor
-    k: Tensor
-    lse: Tensor
-    cu_q: Tensor | None
-    cu_k: Tensor | None
-    mask: Mask
-    bias: Tensor | None
-    scale: float
-
-    def through_kernels(self) -> AttentionSummary:
-        dense = self.q.dim() == 4
-        q, k, lse = (x if dense else x[None] for x in (self.q, self.k, self.lse))
-        results = summary_ops.attention_summary_op(
-            q, k, lse.transpose(1, 2), self.cu_q, self.cu_k, self.bias, self.scale, self.mask.left, self.mask.right
-        )
-        return AttentionSummary(*(x.transpose(1, 2) if dense else x[0].T for x in results))
-
-    def pack(self) -> summary_tiles.Pack:
-        """The same as sequences end to end; reads the offsets."""
-        q, k, lse = self.q, self.k, self.lse
-        if self.cu_q is not None and self.cu_k is not None:
-            ops.check_values(q.shape[0], k.shape[0], self.cu_q, self.cu_k, self.bias)
-            rows, columns = (tuple(cu.tolist()) for cu in (self.cu_q, self.cu_k))
-        else:
-            batch = q.shape[0] if q.dim() == 4 else 1
-            rows, columns = (tuple(x.shape[-3] * n for n in range(batch + 1)) for x in (q, k))
-        if q.dim() == 4:
-            q, k, lse = q.flatten(0, 1), k.flatten(0, 1), lse.flatten(0, 1)
-        return summary_tiles.Pack(q, k, lse, rows, columns, self.mask, self.bias, self.scale)
+def _through_kernels(asked: Asked) -> AttentionSummary:
+    dense = asked.q.dim() == 4
+    q, k, lse = (x if dense else x[None] for x in (asked.q, asked.k, asked.lse))
+    results = summary_ops.attention_summary_op(
+        q, k, lse.transpose(1, 2), asked.cu_q, asked.cu_k, asked.bias, asked.scale, asked.mask.left, asked.mask.right
+    )
+    return AttentionSummary(*(x.transpose(1, 2) if dense else x[0].T for x in results))
 
 
-def _ask(
-    q: Tensor, k: Tensor, lse: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
-    mask: Mask, bias: Tensor | None, scale: float | None,
-) -> _Asked:  # fmt: skip
-    """Raise unless the arguments are those of one attention; the same rules as `attention`."""
-    if not isinstance(mask, Mask):
-        raise TypeError(f"mask must be a Mask, got {type(mask).__name__}")
-    for name, value in {"q": q, "k": k, "lse": lse, "cu_seqlens": cu_q, "cu_seqlens_k": cu_k, "bias": bias}.items():
-        if not isinstance(value, Tensor) and (value is not None or name in ("q", "k", "lse")):
-            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    q, k, lse, bias = q.detach(), k.detach(), lse.detach(), None if bias is None else bias.detach()
-    if torch.is_autocast_enabled(q.device.type):  # `attention` lowered its inputs, and lse is of those
-        lower = torch.get_autocast_dtype(q.device.type)
-        q, k = (x.to(lower) if x.dtype == torch.float32 else x for x in (q, k))
-    _check_tensors(q, k, lse)
-    cu_q, cu_k = api._check_offsets(q, k, cu_q, cu_k)
-    if bias is not None:
-        bias = api._check_bias(bias, q, k, cu_q, cu_k)
-    if scale is None:
-        scale = 1.0 / math.sqrt(q.shape[-1])
-    elif not isinstance(scale, (int, float)) or not -math.inf < scale < math.inf:
-        raise ValueError(f"scale must be a finite number, got {scale!r}")
-    return _Asked(q, k, lse, cu_q, cu_k, mask, bias, scale)
-
-
-def _check_tensors(q: Tensor, k: Tensor, lse: Tensor) -> None:
-    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, lse {tuple(lse.shape)}"
-    if q.dim() not in (3, 4) or k.dim() != q.dim():
-        raise ValueError(f"q and k must both be (T, H, D) or both (B, N, H, D), got {shapes}")
-    if q.dim() == 4 and q.shape[0] != k.shape[0]:
-        raise ValueError(f"q and k must have the same batch size, got {shapes}")
-    if q.shape[-1] != k.shape[-1] or q.shape[-1] == 0:
-        raise ValueError(f"q and k must have one head size of at least 1, got {shapes}")
-    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
-        raise ValueError(f"the query heads must be a multiple of the key heads, got {shapes}")
-    if q.dtype != k.dtype or q.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        raise TypeError(f"q and k must have one dtype of float16, bfloat16, float32, float64, got {q.dtype}, {k.dtype}")
-    if lse.shape != q.shape[:-1]:
-        raise ValueError(f"lse must be as attention returns it, {tuple(q.shape[:-1])} for this q, got {shapes}")
-    if lse.dtype != lse_dtype(q.dtype):
-        raise TypeError(f"lse must be {lse_dtype(q.dtype)} for {q.dtype}, as attention returns it, got {lse.dtype}")
-    if not q.device == k.device == lse.device:
-        raise ValueError(f"q, k and lse must be on one device, got {q.device}, {k.device}, {lse.device}")
-
-
-def _rows(queries: Tensor | Sequence[int], n: int) -> list[int]:
-    """The chosen queries as integers, each one of n rows."""
-    chosen = torch.as_tensor(queries)
-    whole = chosen.numel() == 0 or chosen.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-    if chosen.dim() != 1 or not whole:
-        raise ValueError(f"queries must be (Q,) integers, got {tuple(chosen.shape)} {chosen.dtype}")
-    rows = [int(row) for row in chosen.tolist()]
-    for row in rows:
-        if not 0 <= row < n:
-            raise ValueError(f"queries must be rows 0 to {n - 1} of q, got {row}")
-    return rows
-
-
-def _count(name: str, value: int) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return value
+def _map_through_kernels(pack: summary_tiles.Pack, n: int, size_q: int, size_k: int) -> Tensor:
+    rows, columns = pack.ranges(n)
+    bias = None if pack.bias is None else bias_of_sequence(pack.bias, n, *pack.lengths(n))
+    left, right = pack.mask.left, pack.mask.right
+    sums: Tensor = summary_ops.attention_map_op(
+        pack.q[rows], pack.k[columns], pack.lse[rows].T, bias, pack.scale, left, right, size_q, size_k
+    )
+    return sums
 
 
 def _tile_sizes(q: Tensor) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The registered operator of the summaries that kernels compute: schema, and shapes without data."""
+"""The registered operators of the summaries that kernels compute: schema, and shapes without data."""
 
 from __future__ import annotations
 
@@ -43,3 +43,35 @@ def _shapes(
     by_key, by_query = (b, h, k.shape[1]), (b, h, n)
     received, entropy, distance = (q.new_empty(shape, dtype=torch.float32) for shape in (by_key, by_query, by_query))
     return received, entropy, distance
+
+
+@torch.library.custom_op(
+    "quantattn::attention_map",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor lse, Tensor? bias, float scale, int? left, int? right, int size_q, "
+    "int size_k) -> Tensor",
+)
+def attention_map_op(
+    q: Tensor, k: Tensor, lse: Tensor, bias: Tensor | None, scale: float, left: int | None, right: int | None,
+    size_q: int, size_k: int,
+) -> Tensor:  # fmt: skip
+    """Σ p_ij over blocks of queries and keys of one sequence, (H, ⌈N / size_q⌉, ⌈Nk / size_k⌉) float32.
+
+    q (N, H, D), k (Nk, Hkv, D), lse (H, N), bias (1 or H, 1 or N, 1 or Nk).
+    """
+    from quantattn.attention.kernels import summaries
+    from quantattn.attention.kernels.launch import Problem
+
+    sums: Tensor = _map_shape(q, k, lse, bias, scale, left, right, size_q, size_k)
+    problem = Problem(scale, left, right, bias=None if bias is None else bias[None])
+    summaries.launch_map(q[None], k[None], lse.contiguous()[None], sums[None], problem, (size_q, size_k))
+    return sums
+
+
+@attention_map_op.register_fake
+def _map_shape(
+    q: Tensor, k: Tensor, lse: Tensor, bias: Tensor | None, scale: float, left: int | None, right: int | None,
+    size_q: int, size_k: int,
+) -> Tensor:  # fmt: skip
+    blocks = ((x.shape[0] + size - 1) // size for x, size in ((q, size_q), (k, size_k)))
+    return q.new_empty(q.shape[1], *blocks, dtype=torch.float32)

@@ -12,6 +12,7 @@ has R queries and K keys.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -54,9 +55,17 @@ class Pack:
         """Number of sequences."""
         return len(self.rows) - 1
 
+    def ranges(self, n: int) -> tuple[slice, slice]:
+        """Rows of q and rows of k that are sequence n."""
+        return slice(self.rows[n], self.rows[n + 1]), slice(self.columns[n], self.columns[n + 1])
+
+    def lengths(self, n: int) -> tuple[int, int]:
+        """(Nq, Nk) of sequence n."""
+        return self.rows[n + 1] - self.rows[n], self.columns[n + 1] - self.columns[n]
+
     def sequence(self, n: int) -> _Sequence:
         """Sequence n, heads in front, in the dtype of the sums."""
-        rows, columns = slice(self.rows[n], self.rows[n + 1]), slice(self.columns[n], self.columns[n + 1])
+        rows, columns = self.ranges(n)
         dtype, heads_k = lse_dtype(self.q.dtype), self.k.shape[1]
         q, lse = (
             x.reshape(x.shape[0], heads_k, x.shape[1] // heads_k, x.shape[2]).permute(1, 2, 0, 3)
@@ -64,7 +73,7 @@ class Pack:
         )
         bias = self.bias
         if bias is not None:
-            bias = bias_of_sequence(bias, n, q.shape[2], columns.stop - columns.start)
+            bias = bias_of_sequence(bias, n, *self.lengths(n))
             bias = bias.reshape(*((1, 1) if bias.shape[0] == 1 else q.shape[:2]), *bias.shape[1:])
         return _Sequence(
             q=q,
@@ -173,7 +182,7 @@ def summarize(pack: Pack, block_q: int, block_k: int) -> tuple[Tensor, Tensor, T
                 h, d = _absorb(sequence.tile(range(first, last)), gathered, block_k)
                 at = slice(pack.rows[n] + first, pack.rows[n] + last)
                 entropy[at], distance[at] = h.flatten(0, 1).T, d.flatten(0, 1).T
-            received[pack.columns[n] : pack.columns[n + 1]] = gathered.flatten(0, 1).T
+            received[pack.ranges(n)[1]] = gathered.flatten(0, 1).T
     return received, entropy, distance
 
 
@@ -190,7 +199,7 @@ def _absorb(tile: _Tile, received: Tensor, block_k: int) -> tuple[Tensor, Tensor
         entropy -= t.mul_(p).sum(dim=-1)
         away = (torch.arange(*keys, device=t.device) - beside).abs()  # (R, K)
         distance += p.mul_(away).sum(dim=-1)
-    return entropy, distance
+    return entropy.clamp_(min=0), distance  # a weight rounded above 1 has a negative one
 
 
 def largest_weights(pack: Pack, queries: Sequence[int], top: int, block_q: int, block_k: int) -> tuple[Tensor, Tensor]:
@@ -201,12 +210,13 @@ def largest_weights(pack: Pack, queries: Sequence[int], top: int, block_q: int, 
     shape = (len(queries), pack.q.shape[1], top)
     weights = pack.lse.new_zeros(shape)
     places = torch.full(shape, -1, dtype=torch.int64, device=pack.q.device)
+    by_sequence: dict[int, list[int]] = {}
+    for i, row in enumerate(queries):
+        by_sequence.setdefault(bisect_right(pack.rows, row) - 1, []).append(i)
     with as_given(pack.q.device):
-        for n in range(len(pack)):
-            mine = [i for i, row in enumerate(queries) if pack.rows[n] <= row < pack.rows[n + 1]]
-            sequence = pack.sequence(n) if mine else None
+        for n, mine in by_sequence.items():
+            sequence = pack.sequence(n)
             for first in range(0, len(mine), block_q):
-                assert sequence is not None
                 chosen = mine[first : first + block_q]
                 t, key = _largest(sequence.tile([queries[i] - pack.rows[n] for i in chosen]), top, block_k)
                 at = torch.tensor(chosen, device=pack.q.device)
@@ -229,33 +239,30 @@ def _largest(tile: _Tile, top: int, block_k: int) -> tuple[Tensor, Tensor]:
     return best.flatten(0, 1).transpose(0, 1), place.flatten(0, 1).transpose(0, 1)
 
 
-def block_sums(sequence: _Sequence, blocks: tuple[int, int], tile: int) -> tuple[Tensor, int, int]:
-    """(sums, block_q, block_k): the weight between blocks of queries and blocks of keys, summed over both.
-
-    Sums (H, ⌈Nq / block_q⌉, ⌈Nk / block_k⌉), of at most `blocks`; the last block of a side may be shorter.
-    """
-    (n_q, n_k), group = sequence.lengths, sequence.q.shape[:2]
-    (size_q, step_q), (size_k, step_k) = (_grid(n, b, tile) for n, b in zip((n_q, n_k), blocks, strict=True))
-    sums = sequence.q.new_zeros(*group, -(-n_q // size_q), -(-n_k // size_k))
+def block_sums(sequence: _Sequence, sizes: tuple[int, int], tile: int) -> Tensor:
+    """Σ p_ij over blocks of `sizes` queries and keys, (H, ⌈Nq / size⌉, ⌈Nk / size⌉); the last blocks may be shorter."""
+    (n_q, n_k), (size_q, size_k) = sequence.lengths, sizes
+    sums = sequence.q.new_zeros(*sequence.q.shape[:2], -(-n_q // size_q), -(-n_k // size_k))
     with as_given(sums.device):
-        for first in range(0, n_q, step_q):
-            queries = sequence.tile(range(first, min(first + step_q, n_q)))
-            for keys in queries.key_tiles(step_k):
+        for first, last in _pieces((0, n_q), n_q, size_q, tile):
+            queries = sequence.tile(range(first, last))
+            for keys in _pieces(queries.some, n_k, size_k, tile):
                 p = torch.exp(queries.log_weights(keys))
                 part = _sum_runs(_sum_runs(p, size_k).mT, size_q).mT
                 i, j = first // size_q, keys[0] // size_k
                 sums[:, :, i : i + part.shape[2], j : j + part.shape[3]] += part
-    return sums.flatten(0, 1), size_q, size_k
+    return sums.flatten(0, 1)
 
 
-def _grid(n: int, blocks: int, tile: int) -> tuple[int, int]:
-    """(places of a block, places of a tile) such that a tile is whole blocks or an equal piece of one."""
-    size = max(1, -(-n // blocks))
-    if size <= tile:
-        return size, tile // size * size
-    pieces = -(-size // tile)
-    step = -(-size // pieces)
-    return step * pieces, step
+def _pieces(of: tuple[int, int], n: int, size: int, tile: int) -> Iterator[tuple[int, int]]:
+    """Ranges that together hold `of`, each of them whole blocks of `size` or inside one block, at most `tile` long."""
+    step = max(1, tile // size) * size
+    first = of[0] // step * step
+    first += (of[0] - first) // tile * tile
+    while first < of[1]:
+        last = min(first + tile, first // step * step + step, n)
+        yield first, last
+        first = last
 
 
 def _sum_runs(x: Tensor, width: int) -> Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,10 @@ from quantattn.cli.benchmarks.peers import PEERS
 from quantattn.cli.benchmarks.results import Row, write_rows
 from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
+from quantattn.learn.files import write_text
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-BENCHMARKS = ("attention", "memory", "tune")
+BENCHMARKS = ("attention", "generations", "memory", "tune")
 STEEPEST_SLOPE = 1.1
 """Log-log slope of peak memory over length that still counts as linear."""
 
@@ -41,6 +45,8 @@ def measure(config: DictConfig) -> int:
     if unknown:
         raise UsageError(f"peers: there is no {unknown[0]!r}{nearest(unknown[0], PEERS)}")
     shapes = [_shape(entry, settings) for entry in settings["shapes"]]
+    if name == "generations":
+        return _generations(settings, Console())
     if not torch.cuda.is_available():
         raise ValueError("timings count only on a GPU, and torch sees no CUDA device here")
     console = Console()
@@ -77,6 +83,63 @@ def _tune(shapes: Sequence[attention.Shape], settings: dict[str, Any], console: 
             f"{found.kernel:4} D {found.d} N {found.n} {found.mask}: {found.config} {found.ms:.3f} ms, "
             f"{found.tflops:.0f} TFLOP/s of its own products"
         )
+    return DONE
+
+
+def _generations(settings: dict[str, Any], console: Console) -> int:
+    asked, dtype = settings["generations"], DTYPES[settings["dtype"]]
+    wrong = [mask for mask in asked["masks"] if mask not in ("full", "causal")]
+    if wrong:
+        raise UsageError(f"generations.masks: expected full or causal, got {wrong[0]!r}")
+    if asked["draw"] is not None:
+        with Path(asked["draw"]).open(newline="") as file:
+            return _draw_generations(list(csv.DictReader(file)), Path(asked["draw"]), console)
+    if importlib.util.find_spec("triton") is None:
+        raise ValueError("bench=generations needs triton, which is not installed")
+    on_gpu = torch.cuda.is_available()
+    if not on_gpu:
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, which the next line does
+        asked, dtype = asked | asked["interpreted"], torch.float16
+        console.print(
+            "no CUDA device: float16 in Triton's interpreter; bytes and errors count, times would not", soft_wrap=True
+        )
+    from quantattn.cli.benchmarks import generations
+
+    masks = {"full": Mask(), "causal": Mask(causal=True)}
+    shapes = [
+        attention.Shape(asked["head_size"], n, asked["batch"], asked["heads"], asked["heads"], masks[mask])
+        for mask in asked["masks"]
+        for n in asked["lengths"]
+    ]
+    rows = []
+    for row in generations.benchmark(shapes, dtype, rounds=asked["rounds"], seed=settings["seed"], say=console.print):
+        rows.append(row)
+        took = f"{row.ms:.3f} ms, peak {size(row.peak_mib)}, " if on_gpu else ""
+        console.print(
+            f"{row.impl:8} N {row.N:5} {row.mask:6}: {took}by the formulas {size(row.written_mib)} written, "
+            f"{size(row.read_mib)} read, {size(row.expected_peak_mib)} allocated",
+            soft_wrap=True,
+        )
+    if not rows:
+        raise ValueError("no generation could be measured; the reasons stand above")
+    device = torch.cuda.get_device_name() if on_gpu else "cpu"
+    path = write_rows(rows, Path(settings["results"]), "generations", device)
+    console.print(f"written: {path}")
+    with path.open(newline="") as file:
+        return _draw_generations(list(csv.DictReader(file)), path, console)
+
+
+def size(mib: float) -> str:
+    """Bytes, given in MiB, in the unit that suits them."""
+    return f"{mib / 1024:,.1f} GiB" if mib >= 1024 else f"{mib:,.1f} MiB" if mib >= 1 else f"{mib * 1024:,.1f} KiB"
+
+
+def _draw_generations(rows: Sequence[Mapping[str, str]], path: Path, console: Console) -> int:
+    from quantattn.evaluate.generations import draw_generations  # brings matplotlib
+
+    picture = path.with_suffix(".svg")
+    write_text(picture, draw_generations(rows))
+    console.print(f"written: {picture}")
     return DONE
 
 

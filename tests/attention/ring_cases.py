@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from quantattn import Mask, attention
-from quantattn.attention.context import ring_attention, unshard
+from quantattn.attention.context import ring_attention, ring_attention_op, unshard
 from quantattn.attention.placement import Placement
 from quantattn.attention.problems import Problem, random_problem
 
@@ -102,7 +102,8 @@ def compute(case: Case, group: dist.ProcessGroup, kept: list[int] | None = None)
     """This rank's rows of every result; `kept` gets the sizes of what is saved for the backward."""
     p, placement, rank = case.problem(), case.placed(), dist.get_rank(group)
     q, k, v, do = (placement.shard(x, rank) for x in (p.q, p.k, p.v, p.do))
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    strided = case.world == 3
+    leaves = [(x.mT.contiguous().mT if strided else x.clone()).requires_grad_() for x in (q, k, v)]
     sizes: list[int] = [] if kept is None else kept
 
     def keep(x: Tensor) -> Tensor:
@@ -150,6 +151,35 @@ def hides_the_future(group: dist.ProcessGroup) -> bool:
         before = placement.rows(rank) < 39
         found.append({"out": out[before], "lse": lse[before], "last": out[~before].isnan().all()})
     return same(found[0] | {"last": torch.tensor(True)}, found[1])
+
+
+def compiles(group: dist.ProcessGroup) -> bool:
+    """Whether one graph without a break gives the bits of the eager ring, for two packs and placements."""
+    rank = dist.get_rank(group)
+
+    def loss(x: Tensor, cu: Tensor, placement: Placement) -> Tensor:
+        q = (2 * x).unflatten(1, (2, 8))
+        out, lse = ring_attention(q, q, q, cu, mask=Mask(causal=True), placement=placement, group=group)
+        return out.square().sum() + lse.sum()
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    torch._dynamo.config.error_on_recompile = True
+    found = []
+    zigzag = Placement.zigzag(40, 2)
+    for cu, placement in (([0, 11, 40], zigzag), ([0, 30, 40], Placement(zigzag.intervals[::-1]))):
+        x = placement.shard(torch.randn(40, 16, generator=torch.Generator().manual_seed(0)), rank).requires_grad_()
+        offsets = torch.tensor(cu, dtype=torch.int32)
+        eager, traced = (torch.autograd.grad(f(x, offsets, placement), x)[0] for f in (loss, compiled))
+        found.append(torch.equal(eager, traced))
+    return all(found)
+
+
+def checked_operator(group: dist.ProcessGroup) -> dict[str, str]:
+    """What `opcheck` finds on a ring of one."""
+    q, k, v = (torch.randn(12, heads, 8, requires_grad=True) for heads in (4, 2, 2))
+    cu, table = torch.tensor([0, 5, 12], dtype=torch.int32), Placement.zigzag(12, 1).table
+    problem = (group.group_name, 0.3, None, 0, "tiled", False)
+    return dict(torch.library.opcheck(ring_attention_op, (q, k, v, cu, table, *problem)))
 
 
 def sentence(call: Callable[[], Any]) -> str:
@@ -207,6 +237,9 @@ def main(process: int, folder: Path) -> None:
                 results[case.label]["as_alone"] = same(found, alone(case))
     if process in MEMBERS[2]:
         results["hides the future"] = hides_the_future(groups[2])
+        results["compiled"] = compiles(groups[2])
+    if process in MEMBERS[1]:
+        results["opcheck"] = checked_operator(groups[1])
     if process in MEMBERS[3]:
         results["refusals"] = refusals(groups[3], dist.get_rank(groups[3]))
     else:

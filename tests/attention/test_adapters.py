@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention as torchs
 
 from quantattn.attention.adapters import scaled_dot_product_attention as ours
@@ -37,6 +38,29 @@ def compare(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> None:
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_causal_is_aligned_top_left_as_in_torch(n_q: int, n_k: int, is_causal: bool) -> None:
     compare(*draw((2, 3, n_q, 8), (2, 3, n_k, 8), (2, 3, n_k, 8)), is_causal=is_causal)
+
+
+@pytest.mark.parametrize("triangle", [causal_upper_left, causal_lower_right])
+@pytest.mark.parametrize(("n_q", "n_k"), [(7, 7), (5, 9), (1, 6)])
+@pytest.mark.parametrize("lead", [(2, 3), (3,)])
+def test_triangles_that_torch_names(triangle: Any, n_q: int, n_k: int, lead: tuple[int, ...]) -> None:
+    q, k, v = draw((*lead, n_q, 8), (*lead, n_k, 8), (*lead, n_k, 8))
+    written = triangle(n_q, n_k)._materialize()
+    assert torch.equal(ours(q, k, v, triangle(n_q, n_k)), ours(q, k, v, is_causal=True)) == (
+        triangle is causal_upper_left or n_q == n_k
+    )
+    torch.testing.assert_close(ours(q, k, v, triangle(n_q, n_k)), torchs(q, k, v, written), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("batch", "n_q", "n_k"), [(0, 4, 5), (2, 0, 5), (2, 4, 0), (0, 0, 0)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_nothing_to_attend_to(batch: int, n_q: int, n_k: int, is_causal: bool) -> None:
+    q, k, v = draw((batch, 3, n_q, 8), (batch, 3, n_k, 8), (batch, 3, n_k, 8))
+    assert torch.equal(ours(q, k, v, is_causal=is_causal), torch.zeros_like(q))
+
+
+def test_heads_of_no_size_see_all_keys_alike() -> None:
+    compare(*draw((2, 3, 5, 0), (2, 3, 6, 0), (2, 3, 6, 4)))
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 6), (1, 3, 5, 6), (2, 1, 1, 6), (5, 6), (3, 5, 6), (5, 1)])
@@ -72,9 +96,11 @@ def test_shared_key_heads_and_scale() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attn_mask": torch.zeros(5, 5), "is_causal": True}, "both given"),
+        ({"attn_mask": torch.zeros(5, 5), "is_causal": True}, "Explicit attn_mask should not be set"),
         ({"dropout_p": 0.5}, "dropout is not offered"),
         ({"attn_mask": torch.zeros(4, 4)}, "does not broadcast"),
+        ({"attn_mask": causal_lower_right(5, 6)}, r"LOWER_RIGHT was made for \(L, S\) = \(5, 6\), got \(5, 5\)"),
+        ({"attn_mask": causal_lower_right(5, 5), "is_causal": True}, "should not be set"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], message: str) -> None:

@@ -59,14 +59,24 @@ def test_a_ring_is_attention_within_the_budget(case: Case, computed: list[dict[s
 def test_a_ring_repeats_to_the_bit_and_keeps_its_own_rows_alone(case: Case, computed: list[dict[str, Any]]) -> None:
     for rank, r in enumerate(of(case, computed)):
         assert r["repeats"]
-        assert set(r["kept"]) == {case.placed().size(rank)}
-        assert len(r["kept"]) == 5  # q, k, v, out, lse
+        offsets, table = len(case.lengths) + 1, case.placed().table.shape[0]
+        assert sorted(r["kept"]) == sorted([case.placed().size(rank)] * 5 + [offsets, table])  # q, k, v, out, lse
         assert r["joined"]
         assert r.get("as_alone", True)  # one rank has the bits of `attention`
 
 
 def test_nan_in_the_future_changes_no_bit_of_the_past(computed: list[dict[str, Any]]) -> None:
     assert [r["hides the future"] for r in computed if "hides the future" in r] == [True, True]
+
+
+def test_a_compiled_ring_is_one_graph_for_every_pack_and_placement(computed: list[dict[str, Any]]) -> None:
+    assert [r["compiled"] for r in computed if "compiled" in r] == [True, True]
+
+
+def test_the_operator_keeps_the_rules_of_operators(computed: list[dict[str, Any]]) -> None:
+    (checks,) = [r["opcheck"] for r in computed if "opcheck" in r]
+    assert checks
+    assert set(checks.values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +107,7 @@ def test_mistakes_end_with_one_sentence(mistake: str, told: str, computed: list[
 
 def test_a_ring_needs_a_process_group_and_a_place_in_it(computed: list[dict[str, Any]]) -> None:
     assert [r["outside"] for r in computed if "outside" in r] == [
-        "group must be a ProcessGroup that rank 0 belongs to, got -100"
+        "group must be a ProcessGroup that this process belongs to, got -100"
     ]
     q = torch.zeros(4, 2, 8)
     with pytest.raises(ValueError, match="needs a process group: call torch"):

@@ -78,6 +78,7 @@ def test_sharding_is_undone_and_keeps_the_places(data: st.DataObject, lengths: l
     x = torch.randn(tokens, 2, 3, generator=torch.Generator().manual_seed(0))
     shards = [placement.shard(x, rank) for rank in range(placement.world)]
     assert torch.equal(placement.join(shards), x)
+    assert Placement.of_table(placement.table) == placement
     for rank, shard in enumerate(shards):
         rows = placement.rows(rank)
         assert torch.equal(x[rows], shard)

@@ -45,7 +45,9 @@ LAW = {
 }
 PACKERS = {"data/pack.py"}
 """Files of `data` that may import torch."""
-LAZY = {"ray", "optuna", "flash_attn"}
+HUGGING_FACE = {"attention/huggingface.py"}
+"""Files that may import transformers."""
+LAZY = {"ray", "optuna", "flash_attn", "transformers"}
 """Packages imported only inside functions, because they are extras."""
 PUBLIC_ONLY = {"nn", "learn"}
 """Rooms that see only what `quantattn.attention` itself exports."""
@@ -108,6 +110,8 @@ def breaches(relative: str, source: str) -> list[str]:
                 theirs.add("triton")
             if relative in PACKERS:
                 theirs.add("torch")
+            if relative in HUGGING_FACE:
+                theirs.add("transformers")
             if top not in theirs:
                 found.append(f"{where}: {here} may use {sorted(theirs)}")
             elif top in LAZY and not item.lazy:
@@ -128,6 +132,8 @@ def test_every_file_keeps_the_law() -> None:
         ("attention/exact.py", "from quantattn.attention.kernels import forward"),
         ("attention/exact.py", "from .kernels import forward"),
         ("attention/kernels/forward.py", "from quantattn.attention.exact import exact"),
+        ("attention/huggingface.py", "import transformers"),
+        ("attention/adapters.py", "def f():\n    import transformers"),
         ("batch.py", "import numpy"),
         ("data/tokens.py", "import torch"),
         ("data/tokens.py", "def f():\n    import torch"),
@@ -154,6 +160,7 @@ def test_the_law_notices_a_breach(relative: str, source: str) -> None:
         ("data/pack.py", "import torch\nfrom quantattn.batch import PackedBatch"),
         ("nn/encoder.py", "from quantattn.attention import Mask, attention"),
         ("score/worker.py", "def f():\n    import ray"),
+        ("attention/huggingface.py", "def f():\n    from transformers import AttentionInterface"),
         ("cli/train.py", "import hydra\nfrom quantattn.learn import runs\nimport json"),
     ],
 )

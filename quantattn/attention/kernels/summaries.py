@@ -4,13 +4,13 @@ With t = ln p = q kᵀ · scale + bias − lse:
 
     received_j = Σ_i p_ij        entropy_i = −Σ_j p_ij · t_ij        distance_i = Σ_j p_ij · |j − i − shift|
 
-A tile of keys, or of queries, has one writer: the same input gives the same bits.
+and Σ p_ij over blocks of queries and keys. Each result has one writer: the same input gives the same bits.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import triton
@@ -190,15 +190,61 @@ def _attention_rows(
             entropy, distance, q, lse, k_src, bias_ptr, first, low, full_low, full_high, full, batch, kv_head, k_start,
             n_q, n_k, left, right, scale_log2, stride_kb, stride_kn, stride_kh, stride_kd, stride_bi, stride_bj,
             D, BLOCK_D, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, HAS_BIAS, TMA, PRECISION, False)  # fmt: skip
+    entropy = tl.where(entropy < 0.0, 0.0, entropy)  # a weight rounded above 1 has a negative one
     tl.store(entropy_ptr + row, entropy * LN2, mask=inside)
     tl.store(distance_ptr + row, distance, mask=inside)
 
 
-def choose_config(which: str, q: Tensor, bias: bool, on: int) -> Config:
-    """The forward's blocks, whose loop over keys `rows` repeats without the values; `received` is its mirror.
+@triton.jit(do_not_specialize=["n_q", "n_k", "left", "right", "size_q", "size_k", "blocks_k"])
+def _attention_map(
+    q_src, k_src, bias_ptr, lse_ptr, sums_ptr,
+    scale_log2, n_q, n_k, left, right, size_q, size_k, blocks_k,
+    stride_qb, stride_qn, stride_qh, stride_qd, stride_kb, stride_kn, stride_kh, stride_kd,
+    stride_bs, stride_bh, stride_bi, stride_bj, stride_lb, stride_lh, stride_sh,
+    D: tl.constexpr, GROUP: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HAS_BIAS: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program a pair of size_q queries and size_k keys of the one sequence, and a head: the sum of its weights."""
+    pair = tl.program_id(0)
+    head = tl.program_id(1)
+    first_query = pair // blocks_k * size_q
+    first_key = pair % blocks_k * size_k
+    end_query = tl.minimum(first_query + size_q, n_q)
+    end_key = tl.minimum(first_key + size_k, n_k)
+    lse_ptr += tl.cast(head, tl.int64) * stride_lh
+    if HAS_BIAS:
+        bias_ptr += tl.cast(head, tl.int64) * stride_bh
+    total = tl.zeros([BLOCK_M], tl.float32)
+    for first in tl.range(first_query, end_query, BLOCK_M):
+        query = first + tl.arange(0, BLOCK_M)
+        lse = base2_lse(tl.load(lse_ptr + query, mask=query < end_query, other=float("-inf")))
+        q = load_tile(q_src, 0, head, 0, first, end_query, stride_qb, stride_qn, stride_qh, stride_qd,
+                      D, BLOCK_M, BLOCK_D, TMA, True)  # fmt: skip
+        low, _, _, high = key_blocks(first, n_q, n_k, left, right, BLOCK_M, BLOCK_N, HAS_LEFT, HAS_RIGHT, True)
+        start = first_key + tl.maximum(low - first_key, 0) // BLOCK_N * BLOCK_N
+        for block in tl.range(start, tl.minimum(high, end_key), BLOCK_N):
+            k = load_tile(k_src, 0, head // GROUP, 0, block, end_key,
+                          stride_kb, stride_kn, stride_kh, stride_kd, D, BLOCK_N, BLOCK_D, TMA, True)  # fmt: skip
+            t = tl.dot(q, k.T, input_precision=PRECISION) * scale_log2
+            key = block + tl.arange(0, BLOCK_N)
+            seen = sees(query[:, None], key[None, :], n_q, n_k, left, right, HAS_LEFT, HAS_RIGHT)
+            seen = seen & (query < end_query)[:, None] & (key < end_key)[None, :]
+            if HAS_BIAS:
+                bias = load_bias(bias_ptr, query[:, None], key[None, :], seen, stride_bi, stride_bj)
+                seen = seen & (bias != float("-inf"))
+                t += bias
+            total += tl.sum(tl.where(seen, exp2(t - lse[:, None]), 0.0), 1)
+    tl.store(sums_ptr + tl.cast(head, tl.int64) * stride_sh + pair, tl.sum(total, 0))
+
+
+def choose_config(which: Literal["received", "rows", "map"], q: Tensor, bias: bool, on: int) -> Config:
+    """The forward's blocks, whose loop over keys `rows` and `map` repeat without the values; `received` is its mirror.
+
+    A map with a bias takes at most 64 queries; with 128 it spills.
 
     Args:
-        which: "rows" or "received".
+        which: the kernel.
         q: (B, N, H, D).
         bias: whether there is an additive mask.
         on: compute capability as one number, 90 for sm_90.
@@ -206,7 +252,9 @@ def choose_config(which: str, q: Tensor, bias: bool, on: int) -> Config:
     if INTERPRETED:
         return INTERPRETED_CONFIG
     config = configuration("fwd", 8 * q.element_size(), q.shape[-1], on, bias=bias)
-    return config if which == "rows" else replace(config, block_m=config.block_n, block_n=config.block_m)
+    if which == "received":
+        return replace(config, block_m=config.block_n, block_n=config.block_m)
+    return replace(config, block_m=min(64, config.block_m)) if which == "map" and bias else config
 
 
 def launch_received(
@@ -243,6 +291,26 @@ def launch_rows(
         *sources, bias, lse, entropy, distance, *problem.offsets(q), problem.scale * LOG2E.value,
         *problem.lengths(q, k), *q.stride(), *k.stride(), *bias_strides, *lse.stride()[:2],
         TMA=tma, **_constants(q, k, problem, config),
+    )  # fmt: skip
+
+
+def launch_map(
+    q: Tensor, k: Tensor, lse: Tensor, sums: Tensor, problem: Problem, sizes: tuple[int, int],
+    config: Config | None = None, descriptors: bool | None = None,
+) -> None:  # fmt: skip
+    """Write sums (1, H, ⌈N / size⌉, ⌈Nk / size⌉) float32, contiguous, of one dense sequence; lse (1, H, N)."""
+    config = config or choose_config("map", q, problem.bias is not None, capability(q.device))
+    pairs = sums.shape[2] * sums.shape[3]
+    if not (pairs and q.shape[2]):
+        return
+    tma, sources = _sources(q, k, config, descriptors)
+    bias, bias_strides = problem.bias_arguments(q)
+    constants = _constants(q, k, problem, config)
+    constants.pop("PACKED")
+    _attention_map[(pairs, q.shape[2])](
+        *sources, bias, lse, sums, problem.scale * LOG2E.value, *problem.lengths(q, k)[1:], *sizes, sums.shape[3],
+        *q.stride(), *k.stride(), *bias_strides, *lse.stride()[:2], sums.stride(1),
+        TMA=tma, **constants,
     )  # fmt: skip
 
 
