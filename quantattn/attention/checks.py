@@ -195,17 +195,15 @@ def check_random(name: str, problem: Problem, budget: Budget) -> Iterator[Findin
     if refusal is not None:
         yield not_offered(name, case, dtype, refusal)
         return
-    learnable = None if problem.bias is None else problem.bias.detach().requires_grad_()
     backend = backend_named(name)
-    with_bias = refused(name, problem.q, problem.mask, learnable) is None
-    results = run(backend, problem, bias_gradient=with_bias)
+    results = run(backend, problem)
     rows = check(results, budget)
     for quantity, group in (("forward", rows[:2]), ("gradients", rows[2:])):
         row = _tellingest(group)
         note = "" if row.ok else f"{row.name}, mean error {row.mean:.3g}"
         loss = budget.standard[row.name][0]
         yield _finding(name, case, dtype, quantity, row.worst, loss, row.allowed, ok=row.ok, note=note)
-    again = run(backend, problem, bias_gradient=with_bias)
+    again = run(backend, problem)
     worst = max(errors(again[x], results[x].double())[0] for x in results)
     yield _finding(name, f"{case}, again", dtype, "bits", worst, 0.0, 0.0)
 
@@ -228,10 +226,10 @@ def check_hidden(name: str, problem: Problem, budget: Budget) -> Iterator[Findin
         yield _finding(name, case, dtype, quantity, worst, budget.standard[result][0], budget.allowed[result][0])
 
 
-def refused(name: str, q: Tensor, mask: Mask, bias: Tensor | None) -> str | None:
+def refused(name: str, q: Tensor, mask: Mask, bias: Tensor | None, extras: Extras | None = None) -> str | None:
     """Why the backend does not take such inputs; None when it does."""
     try:
-        require_backend(name, q, mask=mask, bias=bias)
+        require_backend(name, q, mask=mask, bias=bias, extras=extras)
     except ValueError as refusal:
         return str(refusal)
     return None

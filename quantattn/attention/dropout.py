@@ -36,8 +36,9 @@ def kept_weights(
     device = seed.device
     h, i, j = (torch.arange(*r, device=device) for r in (heads, queries, keys))
     shape = (len(h), len(i), len(j))
-    counter = [x.expand(shape) for x in (j, i[:, None], h[:, None, None], torch.tensor(sequence, device=device))]
-    return philox(seed, *counter) < threshold(dropout)
+    n = torch.full((), sequence, device=device)
+    c0, c1, c2, c3 = (x.expand(shape) for x in (j, i[:, None], h[:, None, None], n))
+    return philox(seed, c0, c1, c2, c3) < threshold(dropout)
 
 
 def philox(seed: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, rounds: int = 10) -> Tensor:

@@ -11,7 +11,8 @@ over the keys of the query's own segment that the mask lets it see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,12 +68,13 @@ class Extras:
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Extras:
         """The same with its floating tensors in `dtype`, on `device`."""
-        moved = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor):
-                moved[field.name] = value.to(device=device, dtype=dtype if value.is_floating_point() else None)
-        return replace(self, **moved)
+
+        def moved(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device=device, dtype=dtype if x.is_floating_point() else None)
+
+        names = ("scales", "alibi", "sinks", "segments", "segments_k", "seed")
+        tensors: dict[str, Any] = {name: moved(getattr(self, name)) for name in names}
+        return replace(self, **tensors)
 
     def visible(self, rows: slice = slice(None), columns: slice = slice(None)) -> Tensor | None:
         """(rows, columns) bool, whether query and key share a segment; None when there are no segments."""

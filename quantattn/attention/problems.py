@@ -133,47 +133,52 @@ def random_problem(
     ).to(dtype, device)
 
 
-def _offsets(lengths: Sequence[int]) -> Tensor:
-    return torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32)
+def any_problem(
+    kind: int, seed: int, *, dtype: torch.dtype, device: torch.device | str = "cpu", longest: int = 40
+) -> Problem:
+    """A problem of any sort: heads, head size, sort of mask and bias, and extras from `kind`, the rest from `seed`.
 
-
-def any_problem(seed: int, *, dtype: torch.dtype, device: torch.device | str = "cpu", longest: int = 40) -> Problem:
-    """A problem of any kind: lengths up to `longest`, heads, head size, mask, bias and extras are drawn as well."""
-    rng = torch.Generator().manual_seed(seed)
+    What a kernel is compiled for follows from the kind (and dtype), lengths, bounds and values from the seed. Half of
+    the kinds have sequences of one length, as a dense batch has.
+    """
+    fixed, free = torch.Generator().manual_seed(kind), torch.Generator().manual_seed(seed)
 
     def pick(*choices: Any) -> Any:
-        return choices[int(torch.randint(len(choices), (), generator=rng))]
+        return choices[int(torch.randint(len(choices), (), generator=fixed))]
 
     def upto(n: int) -> int:
-        return int(torch.randint(n + 1, (), generator=rng))
+        return int(torch.randint(n + 1, (), generator=free))
 
-    lengths = [upto(longest) for _ in range(pick(1, 1, 2, 3, 5))]
-    lengths_k = lengths if pick(True, True, False) else [upto(longest) for _ in lengths]
-    heads_k = pick(1, 2, 3)
-    window = (pick(None, 0, 1, 3, longest // 3), pick(None, 0, 2, longest // 4))
-    masks = [
-        Mask(),
-        Mask(causal=True),
-        Mask(window=window),
-        Mask(causal=True, window=(pick(0, 5, longest), None)),
-        Mask(causal=True, prefix=upto(longest // 2)),
-        Mask(window=window, prefix=upto(longest // 4)),
-    ]
-    return random_problem(
-        seed + 1,
-        lengths,
-        lengths_k,
-        heads=heads_k * pick(1, 2, 3),
-        heads_k=heads_k,
-        d=pick(1, 8, 16, 24, 40, 64, 80),
-        mask=pick(*masks),
-        bias=pick("none", "none", "none", "key", "query", "place", "head", "full", "bool"),
-        extras=[name for name in EXTRAS if pick(True, False, False, False)],
-        dlse=pick(True, False),
-        dtype=dtype,
-        device=device,
-        label=f"any {seed}",
+    count, heads_k, equal, crossed = pick(1, 1, 2, 3, 5), pick(1, 2, 3), pick(True, False), pick(True, False, False)
+    heads, d = heads_k * pick(1, 2, 3), pick(1, 8, 16, 24, 40, 64, 80)
+    bias = pick("none", "none", "none", "key", "query", "place", "head", "full", "bool")
+    extras = [name for name in EXTRAS if pick(True, False, False, False)]
+    sort, dlse = (
+        pick("full", "causal", "window", "left", "right", "causal window", "prefix", "prefix window"),
+        pick(0, 1),
     )
+
+    def lengths() -> list[int]:
+        return [upto(longest)] * count if equal else [upto(longest) for _ in range(count)]
+
+    n_q = lengths()
+    n_k = lengths() if crossed else n_q
+    left, right, prefix = upto(longest // 3), upto(longest // 4), 1 + upto(longest // 3)
+    masks = {
+        "full": Mask(),
+        "causal": Mask(causal=True),
+        "window": Mask(window=(left, right)),
+        "left": Mask(window=(left, None)),
+        "right": Mask(window=(None, right)),
+        "causal window": Mask(causal=True, window=(left, None)),
+        "prefix": Mask(causal=True, prefix=prefix),
+        "prefix window": Mask(window=(left, right), prefix=prefix),
+    }
+    label = f"kind {kind}, seed {seed}: {sort}, bias {bias}, {', '.join(extras) or 'no extras'}"
+    return random_problem(
+        seed, n_q, n_k, heads=heads, heads_k=heads_k, d=d, mask=masks[sort], bias=bias, extras=extras,
+        dlse=dlse, dtype=dtype, device=device, label=label,
+    )  # fmt: skip
 
 
 def _bias(kind: Bias, rng: torch.Generator, shape: tuple[int, int, int, int]) -> Tensor | None:

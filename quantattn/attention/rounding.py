@@ -9,6 +9,7 @@ of two. Beside what standard attention loses in a problem of any size it is smal
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -27,10 +28,11 @@ _SINGLE = 2.0**-24
 def _of_sum(size: Tensor, terms: int) -> Tensor:
     """What a sum in float32 loses, `size` the root of the sum of the squares of its terms.
 
-    Added one after the other, n terms leave partial sums that grow like √(k/n) · size, and each addition is off by
-    0.4 units root mean square: 0.4 · √(n/2) units together, and a unit at least.
+    Added one after the other, n terms leave partial sums that grow like √(k/n) · size, and each addition is off by up
+    to a unit, 1/√3 root mean square: √(n/6) units together, and one at least.
     """
-    return size * (_SINGLE * max(1.0, 0.4 * (terms / 2) ** 0.5))
+    units = max(1.0, math.sqrt(terms / 6))
+    return size * (_SINGLE * units)
 
 
 class RoundedAttention:

@@ -30,7 +30,7 @@ class Terms(NamedTuple):
         softcap: c of c·tanh(s / c).
         slopes: (H,) float32, ALiBi: −slope·|distance| is added.
         bias: additive mask.
-        bias_strides: of its axes (sequence, query, head, key), 0 along those that it is broadcast over.
+        bias_s: its stride by sequence, and by head, query and key the next three; 0 along an axis of one entry.
         segments_q: int32 for each query row; a query sees the keys of its own segment.
         segments_k: int32 for each key row.
         sinks: (H,) float32, one more score in every row's sum, whose value is 0.
@@ -42,7 +42,10 @@ class Terms(NamedTuple):
     softcap: Any = None
     slopes: Any = None
     bias: Any = None
-    bias_strides: Any = None
+    bias_s: Any = None
+    bias_h: Any = None
+    bias_i: Any = None
+    bias_j: Any = None
     segments_q: Any = None
     segments_k: Any = None
     sinks: Any = None

@@ -63,7 +63,7 @@ def gather_dq(
         if terms.seed is not None:
             kept = is_kept(query[:, None], key[None, :], place, head, terms)
         ds = by_score(exp2(scores - lse[:, None]), dp, delta[:, None], kept, terms)
-        if bend is not None:
+        if terms.softcap is not None:
             ds = ds * bend
         if MASKED:
             ds = tl.where(seen, ds, 0.0)
@@ -170,7 +170,7 @@ def gather_dkdv(
         if terms.seed is not None:
             kept = is_kept(query[None, :], key[:, None], place, head, terms)
         ds = by_score(p, dp, delta[None, :], kept, terms)
-        if bend is not None:
+        if terms.softcap is not None:
             ds = ds * bend
         if kept is not None:
             p = tl.where(kept, p / keep_rate(terms), 0.0)

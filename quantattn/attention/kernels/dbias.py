@@ -23,7 +23,7 @@ def score_gradient(
     place, head, kv_head, row, column, scoring, bounds, terms,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient by the scores [BLOCK_M, BLOCK_N] of the queries from `row` and keys from `column` on; 0 if unseen."""
+    """The gradient by the scores [BLOCK_M, BLOCK_N] of queries from `row`, keys from `column` on; 0 if unseen."""
     query = row + tl.arange(0, BLOCK_M)
     key = column + tl.arange(0, BLOCK_N)
     q = load_tile(q_ptr, q_strides, place.batch, head, place.q_start, row, place.n_q, D, BLOCK_M, BLOCK_D, False, True)

@@ -56,15 +56,15 @@ class Problem:
 
     def terms(self) -> Terms:
         """Everything else that acts on a score or a weight."""
-        bias, strides = self.bias, None
+        bias = self.bias
+        axes: list[Any] = [None] * 4
         if bias is not None:
             bias = bias.view(torch.uint8) if bias.dtype == torch.bool else bias
-            both = zip(bias.shape, bias.stride(), strict=True)
-            s, h, i, j = (0 if size == 1 else stride for size, stride in both)
-            strides = Strides(s, i, h, j)
+            axes = [0 if size == 1 else stride for size, stride in zip(bias.shape, bias.stride(), strict=True)]
+        s, h, i, j = axes
         threshold = None if self.seed is None else round(self.keep * 2**32)
         return Terms(
-            self.scales, self.softcap or None, self.slopes, bias, strides,
+            self.scales, self.softcap or None, self.slopes, bias, s, h, i, j,
             self.segments_q, self.segments_k, self.sinks, self.seed, threshold,
         )  # fmt: skip
 

@@ -24,11 +24,7 @@ def of_head(terms, sequence, number, scale):
     if terms.scales is not None:
         own = tl.load(terms.scales + number)
     if terms.bias is not None:
-        bias = (
-            terms.bias
-            + tl.cast(sequence, tl.int64) * terms.bias_strides.b
-            + tl.cast(number, tl.int64) * terms.bias_strides.h
-        )
+        bias = terms.bias + tl.cast(sequence, tl.int64) * terms.bias_s + tl.cast(number, tl.int64) * terms.bias_h
     if terms.slopes is not None:
         slope = tl.load(terms.slopes + number) * LOG2E
     return Head(scale * LOG2E * own, bias, slope, own)
@@ -48,13 +44,13 @@ def see(query, key, place, bounds, terms):
 
 @triton.jit
 def look(products, query, key, place, head, bounds, terms, MASKED: tl.constexpr):
-    """(scores, seen, bend) of a tile of q·k: seen is None unless MASKED, bend is ∂(capped)/∂(uncapped) or None.
+    """(scores, seen, bend) of a tile of q·k: who sees whom if MASKED, and ∂(capped)/∂(uncapped), 1 without a cap.
 
     Scores are not yet −inf where nothing is seen.
     """
     scores = products * head.unit
-    seen = None
-    bend = None
+    seen = query == query
+    bend = 1.0
     if MASKED:
         seen = see(query, key, place, bounds, terms)
     if terms.softcap is not None:
@@ -64,8 +60,7 @@ def look(products, query, key, place, head, bounds, terms, MASKED: tl.constexpr)
     if terms.slopes is not None:
         scores -= head.slope * tl.abs(key - query - (place.n_k - place.n_q)).to(tl.float32)
     if terms.bias is not None:
-        strides = terms.bias_strides
-        where = head.bias + query.to(tl.int64) * strides.n + key.to(tl.int64) * strides.d
+        where = head.bias + query.to(tl.int64) * terms.bias_i + key.to(tl.int64) * terms.bias_j
         bias = tl.load(where, mask=seen, other=0)
         if terms.bias.dtype.element_ty.primitive_bitwidth == 8:  # a bool, as bytes
             seen = seen & (bias != 0)

@@ -10,7 +10,8 @@ import torch
 
 from quantattn.attention import Mask
 from quantattn.attention.examples import worked_examples
-from quantattn.attention.testing import check, error_budget, random_problem
+from quantattn.attention.problems import random_problem
+from quantattn.attention.testing import check, error_budget
 
 pytest.importorskip("triton")
 import triton

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from quantattn.attention import Mask
-from quantattn.attention.testing import check, error_budget, random_problem
+from quantattn.attention.problems import random_problem
+from quantattn.attention.testing import check, error_budget
 
 pytest.importorskip("triton")
 from quantattn.attention.kernels.configs import Config

@@ -15,10 +15,12 @@ import pytest
 import torch
 
 from quantattn.attention import AttentionSummary, Mask, attention, attention_map, attention_summary
+from quantattn.attention.extras import Extras
+from quantattn.attention.problems import Problem, random_problem
 from quantattn.attention.seen import bias_of_sequence
 from quantattn.attention.summary_exact import summary_budget
-from quantattn.attention.summary_ops import attention_map_op, attention_summary_op
-from quantattn.attention.testing import Problem, check, random_problem
+from quantattn.attention.summary_ops import arguments, attention_map_op, attention_summary_op
+from quantattn.attention.testing import check
 
 pytest.importorskip("triton")
 from quantattn.attention.kernels import summaries
@@ -42,10 +44,18 @@ LENGTHS = (grown(5, 0, 33, 7), grown(9, 3, 40, 0))
 MASKS = [Mask(), Mask(causal=True), Mask(window=grown(5, 3)), Mask(window=(20 * GROW, None))]
 
 
+def shared_arguments(p: Problem) -> dict[str, Any]:
+    """Of attention and of its summaries."""
+    e = p.extras
+    same = {"softcap": e.softcap, "alibi": e.alibi, "segments": e.segments, "segments_k": e.segments_k}
+    scale = p.scale if e.scales is None else p.scale * e.scales
+    return {"mask": p.mask, "bias": p.bias, "scale": scale, **same}
+
+
 def kernels(p: Problem) -> AttentionSummary:
     """The summary by kernels, of an lse that no kernel computed."""
-    same: dict[str, Any] = {"mask": p.mask, "bias": p.bias, "scale": p.scale}
-    lse = attention(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, backend="tiled", **same).lse
+    same = shared_arguments(p)
+    lse = attention(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, backend="tiled", sinks=p.extras.sinks, **same).lse
     return attention_summary(p.q, p.k, lse, p.cu_seqlens, p.cu_seqlens_k, backend="triton", **same)
 
 
@@ -70,6 +80,13 @@ def test_every_head_size_within_the_budget(d, device):
 @pytest.mark.parametrize("bias", ["key", "full"])
 def test_additive_mask_with_minus_infinity(bias, device):
     assert_within_budget(random_problem(3, *LENGTHS, mask=Mask(causal=True), bias=bias, device=device))
+
+
+@pytest.mark.parametrize("mask", [Mask(causal=True, prefix=20 * GROW), Mask(window=grown(5, 3), prefix=3)], ids=str)
+@pytest.mark.parametrize("extras", [(), ("softcap", "alibi", "segments"), ("scales", "sinks")], ids=str)
+def test_whatever_acts_on_scores_and_prefixes(mask, extras, device):
+    bias = "bool" if "scales" in extras else "none"
+    assert_within_budget(random_problem(5, *LENGTHS, mask=mask, extras=extras, bias=bias, device=device))
 
 
 @pytest.mark.parametrize("scale", [-0.7, 0.0])
@@ -145,20 +162,26 @@ def test_no_sequences_no_keys_no_queries(device):
 
 
 @pytest.mark.parametrize(
-    ("mask", "sizes", "bias"),
-    [(Mask(), (7, 18), "none"), (Mask(causal=True), (40, 9), "full"), (Mask(window=grown(5, 3)), (19, 21), "none")],
+    ("mask", "sizes", "bias", "extras"),
+    [
+        (Mask(), (7, 18), "none", ()),
+        (Mask(causal=True), (40, 9), "full", ()),
+        (Mask(window=grown(5, 3)), (19, 21), "none", ("softcap", "segments")),
+        (Mask(window=grown(5, 3), prefix=4), (3, 9), "none", ("alibi",)),
+    ],
     ids=str,
 )
-def test_maps_within_the_budget(mask, sizes, bias, device):
+def test_maps_within_the_budget(mask, sizes, bias, extras, device):
     """Of blocks that are longer and shorter than a tile, none of them a multiple of it."""
-    p = random_problem(9, *LENGTHS, heads=2, heads_k=1, mask=mask, bias=bias, device=device)
-    lse = attention(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, mask=mask, bias=p.bias, backend="tiled").lse
+    p = random_problem(9, *LENGTHS, heads=2, heads_k=1, mask=mask, bias=bias, extras=extras, device=device)
+    same = shared_arguments(p)
+    lse = attention(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, backend="tiled", **same).lse
     offsets = (pairwise(cu.tolist()) for cu in (p.cu_seqlens, p.cu_seqlens_k))
     maps = []
     for n, ((a, b), (c, d)) in enumerate(zip(*offsets, strict=True)):
         own = None if p.bias is None else bias_of_sequence(p.bias, n, b - a, d - c)
-        rest = (own, p.scale, mask.left, mask.right, *sizes)
-        maps.append(attention_map_op(p.q[a:b], p.k[c:d], lse[a:b].T, *rest).flatten())
+        more = arguments(mask, p.scale, p.extras.of_sequence(n, slice(a, b), slice(c, d)))
+        maps.append(attention_map_op(p.q[a:b], p.k[c:d], lse[a:b].T, *sizes, own, *more).flatten())
     (row,) = check({"maps": torch.cat(maps)}, summary_budget(p, sizes))
     assert row.ok, row
 
@@ -177,8 +200,13 @@ def test_opcheck(device):
     q, k = (torch.randn(1, n, h, 16, generator=rng).to(device) for n, h in ((14, 2), (16, 1)))
     cu_q, cu_k = (torch.tensor(o, dtype=torch.int32, device=device) for o in ([0, 10, 14], [0, 9, 16]))
     lse = torch.randn(1, 2, 14, generator=rng).to(device)
-    torch.library.opcheck(attention_summary_op, (q, k, lse, cu_q, cu_k, None, 0.25, 5, 0))
-    torch.library.opcheck(attention_map_op, (q[0], k[0], lse[0], None, 0.25, 5, 0, 14, 8))
+    segments, segments_k = (torch.arange(n, dtype=torch.int32, device=device) // 4 for n in (14, 16))
+    extras = Extras(
+        softcap=2.0, alibi=torch.rand(2, generator=rng).to(device), segments=segments, segments_k=segments_k
+    )
+    more = arguments(Mask(causal=True, window=(5, 0), prefix=2), 0.25, extras)
+    torch.library.opcheck(attention_summary_op, (q, k, lse, cu_q, cu_k, None, *more))
+    torch.library.opcheck(attention_map_op, (q[0], k[0], lse[0], 14, 8, None, *more))
 
 
 @pytest.fixture(scope="module")
