@@ -2,9 +2,11 @@
 
 All of it is computed from q, k and the lse that `attention` returned, with the weights of the definition,
 
-    p_ij = exp(s_ij − lse_i)        s_ij = scale · q_i·k_j + bias_ij        over the keys j that query i sees,
+    p_ij = exp(s_ij − lse_i)        s_ij as in `attention`        over the keys j that query i sees,
 
 tile by tile, in memory that grows with the number of tokens. Nothing is sampled or approximated. No gradient flows.
+Sinks are in lse already: with them a row's weights add up to less than 1. Dropout is in neither: the weights are those
+before it.
 With an lse over more keys than k holds (`merge_attention`, shards of keys) p is a share of the whole, and the entropies
 of the shards add up to that of the whole.
 """
@@ -85,7 +87,11 @@ def attention_summary(
     *,
     mask: Mask = Mask(),  # noqa: B008  a frozen value
     bias: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
+    softcap: float | None = None,
+    alibi: Tensor | None = None,
+    segments: Tensor | None = None,
+    segments_k: Tensor | None = None,
     backend: str = "auto",
 ) -> AttentionSummary:
     """Attention received by each key, entropy and mean distance of each query, in memory O(T).
@@ -102,6 +108,10 @@ def attention_summary(
         mask: as `attention` was given it.
         bias: as `attention` was given it.
         scale: as `attention` was given it.
+        softcap: as `attention` was given it.
+        alibi: as `attention` was given it.
+        segments: as `attention` was given it.
+        segments_k: as `attention` was given it.
         backend: "triton" (kernels), "tiled" (torch, any device and dtype), "exact" (dense, the specification), or
             "auto": the kernels wherever `attention` would choose them, else tiled.
 
@@ -109,7 +119,7 @@ def attention_summary(
         ValueError: inputs that do not fit together, or a backend that cannot take them.
         TypeError: mixed or unsupported dtypes, or arguments of another type.
     """
-    asked = ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    asked = ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale, softcap, alibi, segments, segments_k)
     backend = asked.choose(backend)
     if backend == "triton":
         return _through_kernels(asked)
@@ -133,7 +143,11 @@ def top_keys(
     top: int = 8,
     mask: Mask = Mask(),  # noqa: B008  a frozen value
     bias: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
+    softcap: float | None = None,
+    alibi: Tensor | None = None,
+    segments: Tensor | None = None,
+    segments_k: Tensor | None = None,
 ) -> TopKeys:
     """The `top` keys that each chosen query attends to most, and their weights, in memory O(T + Q · H · top).
 
@@ -148,12 +162,16 @@ def top_keys(
         mask: as for `attention_summary`.
         bias: as for `attention_summary`.
         scale: as for `attention_summary`.
+        softcap: as for `attention_summary`.
+        alibi: as for `attention_summary`.
+        segments: as for `attention_summary`.
+        segments_k: as for `attention_summary`.
 
     Raises:
         ValueError: inputs that do not fit together, or a query that is not there.
         TypeError: mixed or unsupported dtypes, or arguments of another type.
     """
-    asked = ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    asked = ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale, softcap, alibi, segments, segments_k)
     top = count("top", top)
     rows = rows_of(queries, q.shape[-3])
     pack = asked.pack()
@@ -178,7 +196,11 @@ def attention_map(
     blocks: int | tuple[int, int] = 64,
     mask: Mask = Mask(),  # noqa: B008  a frozen value
     bias: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
+    softcap: float | None = None,
+    alibi: Tensor | None = None,
+    segments: Tensor | None = None,
+    segments_k: Tensor | None = None,
     backend: str = "auto",
 ) -> list[AttentionMap]:
     """For each sequence a picture of its weights, summed over blocks of queries and keys, in memory O(T + H · blocks²).
@@ -195,13 +217,17 @@ def attention_map(
         mask: as for `attention_summary`.
         bias: as for `attention_summary`.
         scale: as for `attention_summary`.
+        softcap: as for `attention_summary`.
+        alibi: as for `attention_summary`.
+        segments: as for `attention_summary`.
+        segments_k: as for `attention_summary`.
         backend: as for `attention_summary`.
 
     Raises:
         ValueError: inputs that do not fit together, or no blocks.
         TypeError: mixed or unsupported dtypes, or arguments of another type.
     """
-    asked = ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale)
+    asked = ask(q, k, lse, cu_seqlens, cu_seqlens_k, mask, bias, scale, softcap, alibi, segments, segments_k)
     pair = blocks if isinstance(blocks, tuple) and len(blocks) == 2 else (blocks, blocks)
     counts = count("blocks", pair[0]), count("blocks", pair[1])
     backend, pack, maps = asked.choose(backend), asked.pack(), []
@@ -222,18 +248,17 @@ def attention_map(
 def _through_kernels(asked: Asked) -> AttentionSummary:
     dense = asked.q.dim() == 4
     q, k, lse = (x if dense else x[None] for x in (asked.q, asked.k, asked.lse))
-    results = summary_ops.attention_summary_op(
-        q, k, lse.transpose(1, 2), asked.cu_q, asked.cu_k, asked.bias, asked.scale, asked.mask.left, asked.mask.right
-    )
+    more = summary_ops.arguments(asked.mask, asked.scale, asked.extras)
+    results = summary_ops.attention_summary_op(q, k, lse.transpose(1, 2), asked.cu_q, asked.cu_k, asked.bias, *more)
     return AttentionSummary(*(x.transpose(1, 2) if dense else x[0].T for x in results))
 
 
 def _map_through_kernels(pack: summary_tiles.Pack, n: int, size_q: int, size_k: int) -> Tensor:
     rows, columns = pack.ranges(n)
     bias = None if pack.bias is None else bias_of_sequence(pack.bias, n, *pack.lengths(n))
-    left, right = pack.mask.left, pack.mask.right
+    more = summary_ops.arguments(pack.mask, pack.scale, pack.extras.of_sequence(n, rows, columns))
     sums: Tensor = summary_ops.attention_map_op(
-        pack.q[rows], pack.k[columns], pack.lse[rows].T, bias, pack.scale, left, right, size_q, size_k
+        pack.q[rows], pack.k[columns], pack.lse[rows].T, size_q, size_k, bias, *more
     )
     return sums
 

@@ -6,15 +6,17 @@ It forms the N × N matrix, is slow on purpose, and shares no arithmetic with th
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from quantattn.attention.exact import exact_attention, standard_attention
+from quantattn.attention.problems import Problem
 from quantattn.attention.seen import bias_of_sequence, seen_scores
 from quantattn.attention.state import lse_dtype
 from quantattn.attention.summary_tiles import Pack
-from quantattn.attention.testing import Backend, Budget, Problem, errors
+from quantattn.attention.testing import Backend, Budget, errors
 
 NAMES = ("received", "entropy", "distance")
 """The summaries, in the order in which every implementation returns them."""
@@ -47,9 +49,15 @@ def exact_weights(pack: Pack, n: int) -> Tensor:
     seen = pack.mask.visible(*pack.lengths(n), device=q.device)
     bias = None if pack.bias is None else bias_of_sequence(pack.bias, n, *pack.lengths(n))
     if bias is not None:
-        seen = seen & (bias != -torch.inf)
+        seen = seen & (bias if bias.dtype == torch.bool else bias != -torch.inf)
+    extras, (n_q, n_k) = pack.extras.of_sequence(n, rows, columns), pack.lengths(n)
+    same = extras.visible()
+    seen = seen if same is None else seen & same
     scores = seen_scores(q, k, seen) * pack.scale
-    if bias is not None:
+    if extras.scales is not None:
+        scores = scores * extras.scales.to(scores.dtype)[:, None, None]
+    scores = extras.slanted(extras.bent(scores), (0, n_q), (0, n_k), n_k - n_q)
+    if bias is not None and bias.dtype != torch.bool:
         scores = scores + bias.to(scores.dtype)
     return torch.exp(scores - lse[..., None]).where(seen, 0).to(q.dtype)
 
@@ -80,7 +88,8 @@ def summary_budget(problem: Problem, sizes: tuple[int, int] = (1, 1)) -> Budget:
     """
     if problem.q.dtype == torch.float64:
         raise ValueError("the budget needs inputs below float64, in which the truth is computed; got float64")
-    lifted = replace(problem.to(torch.float64), bias=None if problem.bias is None else problem.bias.double())
+    bias = problem.bias.double() if problem.bias is not None and problem.bias.is_floating_point() else problem.bias
+    lifted = replace(problem.to(torch.float64), bias=bias, extras=problem.extras.to(torch.float64))
     truth = _dense(exact_attention, lifted, sizes, ulps=0)
     units = [_dense(standard_attention, problem, sizes, ulps=n) for n in (0, 1)]
     standard, allowed = {}, {}
@@ -94,10 +103,11 @@ def summary_budget(problem: Problem, sizes: tuple[int, int] = (1, 1)) -> Budget:
 
 
 def _dense(backend: Backend, p: Problem, sizes: tuple[int, int], ulps: int) -> dict[str, Tensor]:
-    lse = backend(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, mask=p.mask, bias=p.bias, scale=p.scale).lse
+    rest: dict[str, Any] = {"mask": p.mask, "bias": p.bias, "scale": p.scale, "extras": p.extras}
+    lse = backend(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, **rest).lse
     if ulps:
         lse = torch.nextafter(lse, torch.full_like(lse, torch.inf))
     rows, columns = (tuple(cu.tolist()) for cu in (p.cu_seqlens, p.cu_seqlens_k))
-    pack = Pack(p.q, p.k, lse, rows, columns, p.mask, p.bias, p.scale)
+    pack = Pack(p.q, p.k, lse, rows, columns, **rest)
     maps = [_block_sums(exact_weights(pack, n), sizes).flatten() for n in range(len(pack))]
     return dict(zip(NAMES, _sums(pack), strict=True)) | {"maps": torch.cat([*maps, p.q.new_zeros(0)])}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,9 @@ from torch import Tensor
 
 from quantattn.attention import api, ops
 from quantattn.attention.choose import choose_backend, require_backend
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
+from quantattn.attention.options import check_options, check_per_head, check_scale, check_segments
 from quantattn.attention.state import lse_dtype
 from quantattn.attention.summary_tiles import Pack
 
@@ -28,15 +29,16 @@ class Asked:
     mask: Mask
     bias: Tensor | None
     scale: float
+    extras: Extras
 
     def choose(self, backend: str) -> str:
         """The implementation that an argument `backend` means here, "triton", "tiled" or "exact"; raises why not."""
         if backend == "auto":
-            choice = choose_backend(self.q, self.k, self.k, mask=self.mask, bias=self.bias)
+            choice = choose_backend(self.q, self.k, self.k, mask=self.mask, bias=self.bias, extras=self.extras)
             return "triton" if choice.backend == "triton" else "tiled"
         if backend not in ("triton", "tiled", "exact"):
             raise ValueError(f"backend must be one of auto, triton, tiled, exact; got {backend!r}")
-        require_backend(backend, self.q, mask=self.mask, bias=self.bias)
+        require_backend(backend, self.q, mask=self.mask, bias=self.bias, extras=self.extras)
         return backend
 
     def pack(self) -> Pack:
@@ -50,20 +52,21 @@ class Asked:
             rows, columns = (tuple(x.shape[-3] * n for n in range(batch + 1)) for x in (q, k))
         if q.dim() == 4:
             q, k, lse = q.flatten(0, 1), k.flatten(0, 1), lse.flatten(0, 1)
-        return Pack(q, k, lse, rows, columns, self.mask, self.bias, self.scale)
+        return Pack(q, k, lse, rows, columns, self.mask, self.bias, self.scale, self.extras)
 
 
 def ask(
     q: Tensor, k: Tensor, lse: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
-    mask: Mask, bias: Tensor | None, scale: float | None,
+    mask: Mask, bias: Tensor | None, scale: float | Tensor | None, softcap: float | None, alibi: Tensor | None,
+    segments: Tensor | None, segments_k: Tensor | None,
 ) -> Asked:  # fmt: skip
     """Raise unless the arguments are those of one attention; the same rules as `attention`."""
-    if not isinstance(mask, Mask):
-        raise TypeError(f"mask must be a Mask, got {type(mask).__name__}")
+    check_options(mask, 0.0, softcap, True)
     for name, value in {"q": q, "k": k, "lse": lse, "cu_seqlens": cu_q, "cu_seqlens_k": cu_k, "bias": bias}.items():
         if not isinstance(value, Tensor) and (value is not None or name in ("q", "k", "lse")):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    q, k, lse, bias = q.detach(), k.detach(), lse.detach(), None if bias is None else bias.detach()
+    q, k, lse = q.detach(), k.detach(), lse.detach()
+    bias = None if bias is None else bias.detach()
     if torch.is_autocast_enabled(q.device.type):  # `attention` lowered its inputs, and lse is of those
         lower = torch.get_autocast_dtype(q.device.type)
         q, k = (x.to(lower) if x.dtype == torch.float32 else x for x in (q, k))
@@ -71,11 +74,14 @@ def ask(
     cu_q, cu_k = api._check_offsets(q, k, cu_q, cu_k)
     if bias is not None:
         bias = api._check_bias(bias, q, k, cu_q, cu_k)
-    if scale is None:
-        scale = 1.0 / math.sqrt(q.shape[-1])
-    elif not isinstance(scale, (int, float)) or not -math.inf < scale < math.inf:
-        raise ValueError(f"scale must be a finite number, got {scale!r}")
-    return Asked(q, k, lse, cu_q, cu_k, mask, bias, scale)
+    (factor, scales), slopes = check_scale(scale, q), check_per_head("alibi", alibi, q)
+    extras = Extras(
+        softcap=softcap,
+        scales=None if scales is None else scales.detach(),
+        alibi=None if slopes is None else slopes.detach(),
+        **check_segments(segments, segments_k, q, k),
+    )
+    return Asked(q, k, lse, cu_q, cu_k, mask, bias, factor, extras)
 
 
 def _check_tensors(q: Tensor, k: Tensor, lse: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 The weights of a tile are computed once more from q, k and the stored logsumexp, as the backward of attention does,
 
-    p_ij = exp(s_ij − lse_i)        s_ij = scale · q_i·k_j + bias_ij        (Dao et al. 2022, §3.1)
+    p_ij = exp(s_ij − lse_i)        with s_ij as in `extras`        (Dao et al. 2022, §3.1)
 
 and summed before the next tile is formed. They are added in one fixed order: the same input gives the same bits.
 
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
 from quantattn.attention.seen import as_given, bias_of_sequence
 from quantattn.attention.state import lse_dtype
@@ -40,6 +41,7 @@ class Pack:
         mask: who sees whom.
         bias: broadcastable to (N, H, longest Nq, longest Nk), or None.
         scale: factor of q·k.
+        extras: what else acts on scores; sinks are in lse, and dropout is not in the weights.
     """
 
     q: Tensor
@@ -50,6 +52,7 @@ class Pack:
     mask: Mask
     bias: Tensor | None
     scale: float
+    extras: Extras = Extras()  # noqa: RUF009  a frozen value
 
     def __len__(self) -> int:
         """Number of sequences."""
@@ -67,9 +70,12 @@ class Pack:
         """Sequence n, heads in front, in the dtype of the sums."""
         rows, columns = self.ranges(n)
         dtype, heads_k = lse_dtype(self.q.dtype), self.k.shape[1]
+        scaled = self.q[rows].to(dtype) * self.scale
+        if self.extras.scales is not None:
+            scaled = scaled * self.extras.scales.to(dtype)[:, None]
         q, lse = (
             x.reshape(x.shape[0], heads_k, x.shape[1] // heads_k, x.shape[2]).permute(1, 2, 0, 3)
-            for x in (self.q[rows].to(dtype) * self.scale, self.lse[rows, :, None])
+            for x in (scaled, self.lse[rows, :, None])
         )
         bias = self.bias
         if bias is not None:
@@ -81,6 +87,7 @@ class Pack:
             lse=lse.masked_fill(lse == -torch.inf, torch.inf),
             bias=bias,
             mask=self.mask,
+            extras=self.extras.of_sequence(n, rows, columns),
         )
 
 
@@ -89,11 +96,12 @@ class _Sequence:
     """One sequence.
 
     Attributes:
-        q: (Hkv, G, Nq, D), multiplied by the scale.
+        q: (Hkv, G, Nq, D), multiplied by the scales.
         k: (Hkv, Nk, D).
         lse: (Hkv, G, Nq, 1), +∞ for a row that sees nothing, so that its weights are 0.
         bias: (1 or Hkv, 1 or G, 1 or Nq, 1 or Nk), or None.
         mask: who sees whom.
+        extras: of this sequence.
     """
 
     q: Tensor
@@ -101,6 +109,7 @@ class _Sequence:
     lse: Tensor
     bias: Tensor | None
     mask: Mask
+    extras: Extras
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -120,6 +129,7 @@ class _Sequence:
             stop=stop[:, None],
             some=(min(starts), max(stops)),
             every=(max(starts), min(stops)),
+            prefix=min(self.mask.prefix, self.lengths[1]),
         )
 
 
@@ -132,10 +142,11 @@ class _Tile:
         q: (Hkv, G·R, D).
         lse: (Hkv, G, R, 1).
         places: (R,) of the queries.
-        start: (R, 1), the first key that each may see.
+        start: (R, 1), the first key that each may see beside the prefix.
         stop: (R, 1), the key after the last.
-        some: half-open range of keys outside which none of the queries sees any.
-        every: half-open range of keys that all of the queries see, unless a bias hides them.
+        some: half-open range of keys outside which none of the queries sees any beside the prefix.
+        every: half-open range of keys that all of the queries see, unless a bias or a segment hides them.
+        prefix: how many keys at the start all of the queries see, with the same exception.
     """
 
     of: _Sequence
@@ -146,24 +157,55 @@ class _Tile:
     stop: Tensor
     some: tuple[int, int]
     every: tuple[int, int]
+    prefix: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Half-open range of keys outside which none of the queries sees any."""
+        return (0, max(self.prefix, self.some[1])) if self.prefix else self.some
+
+    def sees(self, keys: tuple[int, int]) -> bool:
+        """Whether these queries may see any of the keys."""
+        return keys[0] < self.prefix or (keys[0] < self.some[1] and keys[1] > self.some[0])
 
     def key_tiles(self, step: int) -> Iterator[tuple[int, int]]:
         """Half-open ranges of keys that begin at multiples of `step` and hold all that these queries may see."""
-        for first in range(self.some[0] // step * step, self.some[1], step):
-            yield first, min(first + step, self.of.k.shape[1])
+        for first in range(self.span[0] // step * step, self.span[1], step):
+            keys = first, min(first + step, self.of.k.shape[1])
+            if self.sees(keys):
+                yield keys
+
+    def distances(self, keys: tuple[int, int]) -> Tensor:
+        """|j − i| in places (R, K), with query i beside key i + Nk − Nq."""
+        n_q, n_k = self.of.lengths
+        return (torch.arange(*keys, device=self.places.device) - (self.places + (n_k - n_q))[:, None]).abs()
+
+    def visible(self, keys: tuple[int, int]) -> Tensor | None:
+        """(R, K) bool, who sees whom by mask and segments; None when all see all."""
+        seen = None
+        if keys[1] > self.prefix and (keys[0] < self.every[0] or keys[1] > self.every[1]):
+            key = torch.arange(*keys, device=self.places.device)
+            seen = ((key >= self.start) & (key < self.stop)) | (key < self.prefix)
+        segments, segments_k = self.of.extras.segments, self.of.extras.segments_k
+        if segments is not None and segments_k is not None:
+            same = segments[self.places, None] == segments_k[slice(*keys)]
+            seen = same if seen is None else seen & same
+        return seen
 
     def log_weights(self, keys: tuple[int, int]) -> Tensor:
         """Ln p_ij (Hkv, G, R, K); −∞ where a query does not see a key, whatever stands there."""
         t = (self.q @ self.of.k[:, slice(*keys)].mT).view(*self.lse.shape[:3], keys[1] - keys[0])
-        seen = None
-        if keys[0] < self.every[0] or keys[1] > self.every[1]:
-            key = torch.arange(*keys, device=t.device)
-            seen = (key >= self.start) & (key < self.stop)
+        t = self.of.extras.bent(t)
+        if self.of.extras.alibi is not None:
+            slopes = self.of.extras.alibi.to(t.dtype).view(*t.shape[:2], 1, 1)
+            t = t - slopes * self.distances(keys)
+        seen = self.visible(keys)
         if self.of.bias is not None:
             bias = self.of.bias[..., slice(*keys)] if self.of.bias.shape[3] > 1 else self.of.bias
             bias = bias[:, :, self.places] if bias.shape[2] > 1 else bias
-            t += bias.to(t.dtype)
-            seen = bias != -torch.inf if seen is None else seen & (bias != -torch.inf)
+            shown = bias if bias.dtype == torch.bool else bias != -torch.inf
+            t = t if bias.dtype == torch.bool else t.add_(bias)
+            seen = shown if seen is None else seen & shown
         t -= self.lse
         return t if seen is None else t.masked_fill_(~seen, -torch.inf)
 
@@ -188,8 +230,6 @@ def summarize(pack: Pack, block_q: int, block_k: int) -> tuple[Tensor, Tensor, T
 
 def _absorb(tile: _Tile, received: Tensor, block_k: int) -> tuple[Tensor, Tensor]:
     """(entropy, distance) of a tile of queries, (Hkv, G, R) each; adds to received (Hkv, G, Nk) what its keys get."""
-    n_q, n_k = tile.of.lengths
-    beside = (tile.places + (n_k - n_q))[:, None]
     entropy = received.new_zeros(*received.shape[:2], len(tile.places))
     distance = torch.zeros_like(entropy)
     for keys in tile.key_tiles(block_k):
@@ -197,8 +237,7 @@ def _absorb(tile: _Tile, received: Tensor, block_k: int) -> tuple[Tensor, Tensor
         p = torch.exp(t)
         received[:, :, slice(*keys)] += p.sum(dim=2)
         entropy -= t.mul_(p).sum(dim=-1)
-        away = (torch.arange(*keys, device=t.device) - beside).abs()  # (R, K)
-        distance += p.mul_(away).sum(dim=-1)
+        distance += p.mul_(tile.distances(keys)).sum(dim=-1)
     return entropy.clamp_(min=0), distance  # a weight rounded above 1 has a negative one
 
 
@@ -246,7 +285,9 @@ def block_sums(sequence: _Sequence, sizes: tuple[int, int], tile: int) -> Tensor
     with as_given(sums.device):
         for first, last in _pieces((0, n_q), n_q, size_q, tile):
             queries = sequence.tile(range(first, last))
-            for keys in _pieces(queries.some, n_k, size_k, tile):
+            for keys in _pieces(queries.span, n_k, size_k, tile):
+                if not queries.sees(keys):
+                    continue
                 p = torch.exp(queries.log_weights(keys))
                 part = _sum_runs(_sum_runs(p, size_k).mT, size_q).mT
                 i, j = first // size_q, keys[0] // size_k

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quantattn.attention import Attended, Mask, attention, attention_map, attention_summary, top_keys
+from quantattn.attention.problems import EXTRAS, Problem, random_problem
 from quantattn.attention.summary_exact import exact_map, exact_summary, exact_weights, summary_budget
 from quantattn.attention.summary_tiles import Pack, block_sums, largest_weights, summarize
-from quantattn.attention.testing import Problem, check, random_problem
+from quantattn.attention.testing import check
 
 FLOAT64 = torch.float64
 MASKS = [Mask(), Mask(causal=True), Mask(window=(5, 3)), Mask(window=(0, 0))]
@@ -26,20 +27,25 @@ bounds = st.one_of(st.none(), st.integers(0, 9))
 
 
 def attended(p: Problem, backend: str = "tiled") -> Attended:
-    return attention(
-        p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, mask=p.mask, bias=p.bias, scale=p.scale, backend=backend
-    )
+    return attention(p.q, p.k, p.v, **shared_arguments(p), sinks=p.extras.sinks, backend=backend)
+
+
+def shared_arguments(p: Problem) -> dict[str, Any]:
+    """Of attention and of every summary."""
+    e = p.extras
+    rest = {"cu_seqlens": p.cu_seqlens, "cu_seqlens_k": p.cu_seqlens_k, "mask": p.mask, "bias": p.bias}
+    rest |= {"softcap": e.softcap, "alibi": e.alibi, "segments": e.segments, "segments_k": e.segments_k}
+    return {**rest, "scale": p.scale if e.scales is None else p.scale * e.scales}
 
 
 def arguments(p: Problem) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     """Of every summary, for `p`: what comes before the queries or the offsets, and the rest by name."""
-    rest = {"cu_seqlens": p.cu_seqlens, "cu_seqlens_k": p.cu_seqlens_k, "mask": p.mask, "bias": p.bias}
-    return (p.q, p.k, attended(p).lse), {**rest, "scale": p.scale}
+    return (p.q, p.k, attended(p).lse), shared_arguments(p)
 
 
 def pack_of(p: Problem) -> Pack:
     rows, columns = (tuple(cu.tolist()) for cu in (p.cu_seqlens, p.cu_seqlens_k))
-    return Pack(p.q, p.k, attended(p).lse, rows, columns, p.mask, p.bias, p.scale)
+    return Pack(p.q, p.k, attended(p).lse, rows, columns, p.mask, p.bias, p.scale, p.extras)
 
 
 def maps_of(p: Problem, sizes: tuple[int, int], tile: int) -> Tensor:
@@ -62,18 +68,22 @@ def close(a: Tensor, b: Tensor) -> None:
     heads=st.sampled_from([(1, 1), (3, 1), (6, 2)]),
     causal=st.booleans(),
     window=st.one_of(st.none(), st.tuples(bounds, bounds)),
-    bias=st.sampled_from(["none", "key", "full"]),
+    prefix=st.sampled_from([0, 0, 1, 3, 8]),
+    bias=st.sampled_from(["none", "key", "full", "bool"]),
+    extras=st.sets(st.sampled_from([x for x in EXTRAS if x != "dropout"])),
     tiles=st.tuples(st.integers(1, 7), st.integers(1, 7)),
     top=st.integers(1, 5),
     sizes=st.tuples(st.integers(1, 14), st.integers(1, 14)),
 )
 def test_all_of_them_are_those_of_the_matrix(
-    seed: int, lengths: list[tuple[int, int]], heads: tuple[int, int], causal: bool, window: Any, bias: Any,
-    tiles: tuple[int, int], top: int, sizes: tuple[int, int],
+    seed: int, lengths: list[tuple[int, int]], heads: tuple[int, int], causal: bool, window: Any, prefix: int,
+    bias: Any, extras: set[str], tiles: tuple[int, int], top: int, sizes: tuple[int, int],
 ) -> None:  # fmt: skip
     n_q, n_k = zip(*lengths, strict=True)
-    mask = Mask(causal=causal, window=window)
-    p = random_problem(seed, n_q, n_k, heads=heads[0], heads_k=heads[1], d=3, mask=mask, bias=bias, dtype=FLOAT64)
+    p = random_problem(
+        seed, n_q, n_k, heads=heads[0], heads_k=heads[1], d=3, mask=Mask(causal=causal, window=window, prefix=prefix),
+        bias=bias, extras=sorted(extras), dtype=FLOAT64,
+    )  # fmt: skip
     pack = pack_of(p)
     for got, expected in zip(summarize(pack, *tiles), exact_summary(pack), strict=True):
         close(got, expected)
