@@ -56,7 +56,7 @@ def ring_attention(
         cu_seqlens: (N + 1,) int32 offsets of the sequences in the whole pack, alike on every rank. The host reads them:
             on a device they make it wait, so keep them on the CPU. None is one sequence, of W · n rows unless
             `placement` says how many.
-        mask: `Mask(causal=…, window=…)`.
+        mask: `Mask(causal=…, window=…)`, without a prefix.
         scale: factor of q·k; None is 1/√D.
         placement: which rank holds which rows, alike on every rank; None is `Placement.zigzag(T, W)`. Shards may
             differ in length.
@@ -218,6 +218,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, mask: Mas
         raise ValueError(f"cu_seqlens must be (N + 1,) int32 with N ≥ 1, got {tuple(cu.shape)} {cu.dtype}")
     if not isinstance(mask, Mask):
         raise TypeError(f"mask must be a Mask, got {type(mask).__name__}")
+    if mask.prefix and (mask.left is not None or mask.right is not None):
+        raise ValueError(f"a ring takes masks without a prefix, got {mask}")
     if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
         raise ValueError(f"scale must be a finite number, got {scale!r}")
 

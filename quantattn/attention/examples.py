@@ -124,7 +124,7 @@ class Example:
             bias = torch.zeros(n_q, n_k, dtype=torch.float64) if bias is None else bias
             bias = _apart(_apart(bias, stretch, 0.0).mT, stretch, -torch.inf).mT
             left, right = (None if bound is None else bound * stretch for bound in (mask.left, mask.right))
-            mask = Mask(window=(left, right))
+            mask = Mask(window=(left, right), prefix=mask.prefix * stretch)
         return Arguments(
             q=q.to(device, dtype),
             k=k.to(device, dtype),

@@ -153,8 +153,10 @@ def visible_keys(cu_seqlens: Tensor, mask: Mask) -> Tensor:
     lengths = cu.diff()
     before = torch.arange(int(cu[-1])) - cu[:-1].repeat_interleave(lengths)
     after = lengths.repeat_interleave(lengths) - 1 - before
-    before = before if mask.left is None else before.clamp(max=mask.left)
-    return before + 1 + (after if mask.right is None else after.clamp(max=mask.right))
+    start = torch.zeros_like(before) if mask.left is None else (before - mask.left).clamp(min=0)
+    stop = before + 1 + (after if mask.right is None else after.clamp(max=mask.right))
+    prefix = (before + 1 + after).clamp(max=mask.prefix)
+    return stop - start + start.minimum(prefix) + (prefix - stop).clamp(min=0)
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def _backward_of_block(
     if cu_q is None or cu_k is None:
         cu_q, cu_k = (torch.tensor(cu, dtype=torch.int32, device=q.device) for cu in (block.cu_q, block.cu_k))
     packed = (do, dlse, q, k, v, out, lse, False, cu_q, cu_k)
-    dq, dk, dv, _ = ops.packed_attention_backward_op(*packed, *problem, ring.backend, 128, 128)
+    dq, dk, dv, *_ = ops.packed_attention_backward_op(*packed, *problem, ring.backend, 128, 128)
     return dq, dk, dv
 
 

@@ -36,8 +36,8 @@ class Shape:
         if self.mask == Mask(causal=True):
             pairs /= 2
         elif self.mask != Mask():
-            shown = (self.mask.key_range(i, i + 1, self.n, self.n) for i in range(self.n))
-            pairs = float(sum(stop - start for start, stop in shown))
+            shown = (self.mask.key_ranges(i, i + 1, self.n, self.n) for i in range(self.n))
+            pairs = float(sum(stop - start for ranges in shown for start, stop in ranges))
         return (10.0 if backward else 4.0) * self.batch * self.heads * pairs * self.d
 
 
@@ -122,10 +122,11 @@ def _row(shape: Shape, dtype: torch.dtype, name: str, backward: bool, timing: Ti
 
 
 def describe(mask: Mask) -> str:
-    """full, causal, or the window's bounds."""
+    """full, causal, or the window's bounds, and a prefix."""
     if mask == Mask():
         return "full"
-    return "causal" if mask == Mask(causal=True) else f"window {mask.left}:{mask.right}"
+    prefix = f", prefix {mask.prefix}" if mask.prefix else ""
+    return "causal" if mask == Mask(causal=True) else f"window {mask.left}:{mask.right}{prefix}"
 
 
 def memory(lengths: Sequence[int], d: int, heads: int, dtype: torch.dtype, say: Say) -> tuple[list[Row], float]:

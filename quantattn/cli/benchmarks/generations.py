@@ -19,7 +19,8 @@ from quantattn.attention import Mask
 from quantattn.attention.kernels.generations.call import Call, Moved
 from quantattn.attention.kernels.generations.registry import GENERATIONS, attend, prepare
 from quantattn.attention.kernels.launch import TooLarge
-from quantattn.attention.testing import Budget, Problem, check, error_budget
+from quantattn.attention.problems import Problem
+from quantattn.attention.testing import Budget, check, error_budget
 from quantattn.cli.benchmarks.attention import Say, Shape, describe
 from quantattn.cli.benchmarks.results import Row
 from quantattn.cli.benchmarks.timing import peak_mib, time_interleaved

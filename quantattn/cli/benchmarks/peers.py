@@ -96,7 +96,8 @@ def flex(inputs: Inputs) -> Calls:
 
         def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             inside = j - i <= (right if right is not None else inputs.q.shape[1])
-            return inside if left is None else inside & (i - j <= left)
+            inside = inside if left is None else inside & (i - j <= left)
+            return inside | (j < inputs.mask.prefix) if inputs.mask.prefix else inside
 
         n = inputs.q.shape[1]
         block_mask = create_block_mask(seen, None, None, n, n, device=inputs.q.device)
@@ -132,6 +133,8 @@ def flash_cute(inputs: Inputs) -> Calls:
     """FlashAttention's CuTe implementation (the FlashAttention-3 class on this hardware), where it is installed."""
     if importlib.util.find_spec("flash_attn") is None:
         raise ValueError("flash-attn-4 is not installed")
+    if inputs.mask.prefix:
+        raise ValueError(f"it is called here for windows without a prefix, got {inputs.mask}")
     import flash_attn.cute
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

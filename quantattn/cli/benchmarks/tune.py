@@ -92,7 +92,7 @@ class _Bench:
     def __init__(self, inputs: Inputs, kernel: Pass, group: int, budget: Budget | None) -> None:
         self.inputs, self.kernel, self.group, self.budget = inputs, kernel, group, budget
         q, mask = inputs.q, inputs.mask
-        self.problem = launch.Problem(1.0 / math.sqrt(q.shape[-1]), mask.left, mask.right)
+        self.problem = launch.Problem(1.0 / math.sqrt(q.shape[-1]), mask.left, mask.right, prefix=mask.prefix)
         self.out, self.dq, self.dk, self.dv = (torch.empty_like(x) for x in (q, q, inputs.k, inputs.v))
         self.lse, self.delta = (q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32) for _ in range(2))
         self.default()
