@@ -10,7 +10,7 @@ of two. Beside what standard attention loses in a problem of any size it is smal
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -60,12 +60,13 @@ class RoundedAttention:
         n_q, n_k = scores.shape[1:]
         sees = seen.any(-1, keepdim=True)
         if extras.sinks is not None:
-            sink = extras.sinks[:, None, None].expand(-1, n_q, 1)
+            sink = self._summed(extras.sinks[:, None, None], (len(q), n_q, 1))
             sees = sees | (sink > -torch.inf)
             scores = torch.cat([scores, sink], dim=-1)
         scores = scores.where(sees, 0)
         lse = torch.logsumexp(scores, dim=-1, keepdim=True)
-        lse = self._off(lse, _SINGLE * (lse.detach().abs() + 1))
+        # Formed from a maximum and a logarithm, stored, and taken to the base of the exponential: three roundings.
+        lse = self._off(lse, 2 * _SINGLE * (lse.detach().abs() + 1))
         weights = torch.exp(scores - lse.detach()).where(sees, 0)
         mass = weights.sum(-1, keepdim=True).where(sees, 1)
         weights = weights[..., :n_k].where(seen, 0)
@@ -92,17 +93,21 @@ class RoundedAttention:
         spread = seen_scores(q.detach().square(), k.detach().square(), seen).sqrt()
         scores = self._off(scores, _of_sum(spread, q.shape[-1])) * scale
         if extras.scales is not None:
-            scores = scores * extras.scales[:, None, None]
+            scores = scores * self._summed(extras.scales[:, None, None], scores.shape)
         size = scores.detach().abs()
         scores = extras.slanted(extras.bent(scores), (0, n_q), (0, n_k), n_k - n_q)
         if bias is not None and bias.dtype != torch.bool:
-            scores = scores + bias
+            scores = scores + self._summed(bias, scores.shape)
         size = size + 2 * scores.detach().abs().where(seen, 0)
         return self._off(scores.where(seen, -torch.inf), _SINGLE * size), seen
 
     def _off(self, x: Tensor, size: Tensor) -> Tensor:
         """X off by `size` with a random sign."""
         return x + size * self.sign(x)
+
+    def _summed(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """X broadcast, with a gradient that is off by what its sum loses."""
+        return cast(Tensor, _SummedGradient.apply(x, shape, self))  # type: ignore[no-untyped-call]
 
     def sign(self, x: Tensor) -> Tensor:
         """−1 or 1 for each element, the same on every device."""
@@ -123,7 +128,8 @@ class _RoundedSum(torch.autograd.Function):
         weights, v, seen = ctx.saved_tensors
         (do,) = grads
         spread = seen_scores(do.square(), v.square(), seen).sqrt()
-        dw = seen_scores(do, v, seen) + _of_sum(spread, v.shape[-1]) * ctx.rounding.sign(weights)
+        dw = seen_scores(do, v, seen)
+        dw = dw + (_of_sum(spread, v.shape[-1]) + _SINGLE * dw.abs()) * ctx.rounding.sign(weights)
         return dw, seen_sum(weights.mT, do, seen.mT), None, None
 
 
@@ -143,4 +149,21 @@ class _WithDelta(torch.autograd.Function):
         stored = total * (1 + ctx.rounding.unit * ctx.rounding.sign(total))
         delta = (do * stored).sum(-1, keepdim=True)
         spread = (do * stored).square().sum(-1, keepdim=True).sqrt()
-        return do / mass, -delta - _of_sum(spread, do.shape[-1]) * ctx.rounding.sign(delta), None
+        size = _of_sum(spread, do.shape[-1]) + _SINGLE * delta.abs()
+        return do / mass, -delta - size * ctx.rounding.sign(delta), None
+
+
+class _SummedGradient(torch.autograd.Function):
+    """The identity, whose gradient will be summed over the axes broadcast here and is off by what that sum loses."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: tuple[int, ...], rounding: RoundedAttention) -> Tensor:
+        ctx.rounding, ctx.shape = rounding, x.shape
+        return x.expand(shape).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (grad,) = grads
+        terms = grad.numel() // max(1, ctx.shape.numel())
+        grad = grad + _of_sum(grad.abs(), terms) * ctx.rounding.sign(grad)
+        return grad.sum_to_size(ctx.shape), None, None
