@@ -52,15 +52,15 @@ def shared_arguments(p: Problem) -> dict[str, Any]:
     return {"mask": p.mask, "bias": p.bias, "scale": scale, **same}
 
 
-def kernels(p: Problem) -> AttentionSummary:
-    """The summary by kernels, of an lse that no kernel computed."""
+def kernels(p: Problem, lse_by: str = "tiled") -> AttentionSummary:
+    """The summary by kernels, of an lse that by default no kernel computed."""
     same = shared_arguments(p)
-    lse = attention(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, backend="tiled", sinks=p.extras.sinks, **same).lse
+    lse = attention(p.q, p.k, p.v, p.cu_seqlens, p.cu_seqlens_k, backend=lse_by, sinks=p.extras.sinks, **same).lse
     return attention_summary(p.q, p.k, lse, p.cu_seqlens, p.cu_seqlens_k, backend="triton", **same)
 
 
-def assert_within_budget(p: Problem) -> None:
-    rows = check(kernels(p)._asdict(), summary_budget(p))
+def assert_within_budget(p: Problem, lse_by: str = "tiled") -> None:
+    rows = check(kernels(p, lse_by)._asdict(), summary_budget(p))
     assert all(row.ok for row in rows), rows
 
 
@@ -86,7 +86,9 @@ def test_additive_mask_with_minus_infinity(bias, device):
 @pytest.mark.parametrize("extras", [(), ("softcap", "alibi", "segments"), ("scales", "sinks")], ids=str)
 def test_whatever_acts_on_scores_and_prefixes(mask, extras, device):
     bias = "bool" if "scales" in extras else "none"
-    assert_within_budget(random_problem(5, *LENGTHS, mask=mask, extras=extras, bias=bias, device=device))
+    p = random_problem(5, *LENGTHS, mask=mask, extras=extras, bias=bias, device=device)
+    # Kernels round the factors of scores in base 2; with one more factor the error is theirs and of their lse alike.
+    assert_within_budget(p, lse_by="triton")
 
 
 @pytest.mark.parametrize("scale", [-0.7, 0.0])
