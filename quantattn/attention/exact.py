@@ -70,16 +70,13 @@ def standard_attention(
     bias: Tensor | None,
     scale: float,
     extras: Extras = Extras(),  # noqa: B008  a frozen value
-    from_lse: bool = False,
 ) -> Attended:
     """The same computation as it is usually written: scores, weights and products each rounded to the inputs' dtype.
 
     What it loses against float64 is what users of that dtype accept already; the error budget is stated in that unit.
-    Signature and result as `exact_attention`, and `from_lse`: write the weights as exp(s_ij − lse_i), with an lse one
-    unit in the last place too large, and their gradient as w_ij · (do_i·v_j − do_i·out_i): what an implementation
-    loses that keeps the logsumexp and no weights.
+    Signature and result as `exact_attention`.
     """
-    out, lse = _packed(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, from_lse)
+    out, lse = _packed(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras)
     return Attended(out, lse)
 
 
@@ -93,7 +90,6 @@ def _packed(
     bias: Tensor | None,
     scale: float,
     extras: Extras,
-    from_lse: bool = False,
 ) -> tuple[Tensor, Tensor]:
     group = q.shape[1] // k.shape[1]
     rows, columns = cu_q.tolist(), cu_k.tolist()
@@ -104,14 +100,14 @@ def _packed(
         v_n = v[columns[n] : columns[n + 1]].transpose(0, 1).repeat_interleave(group, dim=0)
         bias_n = None if bias is None else bias_of_sequence(bias, n, q_n.shape[1], k_n.shape[1])
         extras_n = extras.of_sequence(n, slice(rows[n], rows[n + 1]), slice(columns[n], columns[n + 1]))
-        out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale, extras_n, from_lse)
+        out, lse = _dense(q_n, k_n, v_n, mask, bias_n, scale, extras_n)
         outs.append(out.transpose(0, 1))
         lses.append(lse.transpose(0, 1))
     return torch.cat(outs), torch.cat(lses)
 
 
 def _dense(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, extras: Extras, from_lse: bool
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None, scale: float, extras: Extras
 ) -> tuple[Tensor, Tensor]:
     """One sequence: q (H, Nq, D), k, v (H, Nk, D), bias broadcastable to (H, Nq, Nk) → out (H, Nq, D), lse (H, Nq)."""
     n_q, n_k = q.shape[1], k.shape[1]
@@ -135,17 +131,10 @@ def _dense(
         sees = sees | (sink > -torch.inf)
         scores = scores.where(sees, 0)
     lse = torch.logsumexp(scores.to(lse_dtype(q.dtype)), dim=-1).where(sees[..., 0], -torch.inf)
-    if from_lse:
-        stored = torch.nextafter(lse.detach(), torch.full_like(lse, torch.inf))[..., None].where(sees, 0)
-        weights = torch.exp(scores - stored).where(sees, 0)
-        mass = weights.sum(dim=-1, keepdim=True).where(sees, 1)
-        one = mass / mass.detach()  # which has a gradient
-    else:
-        weights, one = torch.softmax(scores, dim=-1), None
+    weights = torch.softmax(scores, dim=-1)
     weights = weights[..., :n_k].where(seen, 0)
     if extras.dropout and extras.seed is not None:
         sequence, head = extras.origin
         kept = kept_weights(extras.seed, extras.dropout, sequence, (head, head + q.shape[0]), (0, n_q), (0, n_k))
         weights = weights.where(kept, 0) * (2**32 / threshold(extras.dropout))
-    out = seen_sum(weights, v, seen)
-    return out if one is None else out / one, lse
+    return seen_sum(weights, v, seen), lse

@@ -68,6 +68,7 @@ class RoundedAttention:
         # Formed from a maximum and a logarithm, stored, and taken to the base of the exponential: three roundings.
         lse = self._off(lse, 2 * _SINGLE * (lse.detach().abs() + 1))
         weights = torch.exp(scores - lse.detach()).where(sees, 0)
+        weights = self._off(weights, 2 * _SINGLE * weights.detach())  # the exponential of a GPU is off by two
         mass = weights.sum(-1, keepdim=True).where(sees, 1)
         weights = weights[..., :n_k].where(seen, 0)
         if extras.dropout and extras.seed is not None:

@@ -6,9 +6,9 @@ dtype is measured against it, and an implementation passes when, for the outputs
     max |x − truth|  ≤  2 · max |standard − truth|  +  floor        floor = 2 · max |(truth + 0.3 − 0.3) − truth|
 
 with the sum evaluated in the dtype of x (the floor is the noise of two additions), the same with means in place of
-maxima, and 3 in place of 2 for gradients. Float32 gradients count the larger loss of two writings, with the weights of
-the softmax and with weights exp(s − lse): what an implementation loses by keeping no weights, the rounding of lse and
-the cancellation do·v − do·out, is hidden in 16 bits and the largest loss in 32.
+maxima, and 3 in place of 2 for gradients. For gradients, and for results of few numbers, the loss is the larger of
+standard attention's and of what `rounding.py` says cannot be avoided: standard attention keeps its weights and loses
+exactly nothing where an implementation that rebuilds them cannot, and in a few numbers it may lose nothing by luck.
 Nothing here is tuned: a wrong kernel is far outside, a right one inside.
 
 Dimensions: N sequences, T packed queries, Tk packed keys, H query heads, Hkv key/value heads, D head size.
@@ -33,6 +33,9 @@ from quantattn.attention.state import Attended, lse_dtype
 
 GRADIENTS = ("dq", "dk", "dv", "dbias", "dscales", "dsinks")
 """Names of the results that are gradients; the others are out and lse."""
+
+_FEW = 4096
+"""Results of fewer numbers may show no rounding of standard attention by luck."""
 
 _ELEMENTS_AT_ONCE = 1 << 25
 """Score entries (heads × Nq × Nk) that the float64 truth forms at a time; about eight float64 copies of them live."""
@@ -145,8 +148,9 @@ def error_budget(problem: Problem, *, backward: bool = True) -> Budget:
     for seed in range(min(16, max(2, 8192 // max(1, problem.q.numel())))):
         rounded = _by_pieces(RoundedAttention(problem.q.dtype, seed), lifted, torch.float64, backward)
         for name, value in truth.items():
-            worst, mean = errors(rounded[name], value)
-            unit[name] = max(worst, unit[name][0]), max(mean, unit[name][1])
+            if name in GRADIENTS or value.numel() < _FEW:
+                worst, mean = errors(rounded[name], value)
+                unit[name] = max(worst, unit[name][0]), max(mean, unit[name][1])
     for name, (worst, mean) in unit.items():
         noise = _floor(truth[name], standard[name].dtype)
         factor = 3 if name in GRADIENTS else 2

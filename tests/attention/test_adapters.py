@@ -97,7 +97,7 @@ def test_shared_key_heads_and_scale() -> None:
     ("options", "message"),
     [
         ({"attn_mask": torch.zeros(5, 5), "is_causal": True}, "Explicit attn_mask should not be set"),
-        ({"dropout_p": 0.5}, "dropout is not offered"),
+        ({"dropout_p": 1.5}, r"dropout must be in \[0, 1\), got 1.5"),
         ({"attn_mask": torch.zeros(4, 4)}, "does not broadcast"),
         ({"attn_mask": causal_lower_right(5, 6)}, r"LOWER_RIGHT was made for \(L, S\) = \(5, 6\), got \(5, 5\)"),
         ({"attn_mask": causal_lower_right(5, 5), "is_causal": True}, "should not be set"),

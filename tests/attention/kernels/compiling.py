@@ -62,7 +62,8 @@ class Variant:
 
 
 TYPES = {
-    "scales": "*fp32", "softcap": "fp32", "slopes": "*fp32", "bias": "*fp32", "bias_s": "stride", "bias_h": "stride", "bias_i": "stride", "bias_j": 1, "sinks": "*fp32",
+    "scales": "*fp32", "softcap": "fp32", "slopes": "*fp32", "sinks": "*fp32",
+    "bias": "*fp32", "bias_s": "stride", "bias_h": "stride", "bias_i": "stride", "bias_j": 1,
     "segments_q": "*i32", "segments_k": "*i32", "seed": "*i64", "threshold": "i64",
 }  # fmt: skip
 NEEDS = {
