@@ -27,7 +27,7 @@ SIZES = {
     "vocab_size": 50,
     "hidden_size": 32,
     "intermediate_size": 48,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "initializer_range": 0.3,
     "pad_token_id": 0,
@@ -37,7 +37,7 @@ SIZES = {
 
 
 def modernbert() -> Any:
-    """Its second and third layers see four tokens on each side."""
+    """Its second layer sees four tokens on each side."""
     special = {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 8}
     return transformers.ModernBertModel(transformers.ModernBertConfig(**SIZES, **special))
 
@@ -47,7 +47,7 @@ def llama() -> Any:
 
 
 def qwen() -> Any:
-    """Causal; its second and third layers see five tokens, their own among them."""
+    """Causal; its second layer sees five tokens, the query's own among them."""
     window = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
     return transformers.Qwen2Model(transformers.Qwen2Config(**SIZES, num_key_value_heads=1, **window))
 

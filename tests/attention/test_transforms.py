@@ -26,15 +26,14 @@ class Layer(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("mask", "backend", "bias"),
+    ("mask", "backend", "bias", "strict"),
     [
-        (Mask(), "auto", False),
-        (Mask(causal=True), "sdpa", False),
-        (Mask(causal=True, window=(3, 0)), "auto", False),
-        (Mask(window=(2, 1)), "tiled", True),
+        (Mask(), "auto", False, False),
+        (Mask(causal=True), "sdpa", False, True),
+        (Mask(causal=True, window=(3, 0)), "auto", False, True),
+        (Mask(window=(2, 1)), "tiled", True, False),
     ],
 )
-@pytest.mark.parametrize("strict", [False, True])
 def test_a_layer_is_exported_once_for_every_batch_and_length(mask, backend, bias, strict) -> None:
     layer = Layer(mask, backend, bias)
     sizes = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=4096)}
