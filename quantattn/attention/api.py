@@ -10,7 +10,14 @@ from quantattn.attention.choose import choose_backend, require_backend
 from quantattn.attention.exact import exact_attention
 from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
-from quantattn.attention.options import check_options, check_per_head, check_scale, check_segments, seed_of
+from quantattn.attention.options import (
+    check_options,
+    check_per_head,
+    check_scale,
+    check_segments,
+    check_transforms,
+    seed_of,
+)
 from quantattn.attention.sdpa import sdpa_attention
 from quantattn.attention.state import Attended
 from quantattn.attention.tiled import tiled_attention
@@ -88,7 +95,8 @@ def attention(
     """
     check_options(mask, dropout, softcap, deterministic)
     _check_types(q=q, k=k, v=v, cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, bias=bias)
-    if torch.is_autocast_enabled(q.device.type):
+    check_transforms(q=q, k=k, v=v, bias=bias, scale=scale, sinks=sinks)
+    if torch.amp.is_autocast_available(q.device.type) and torch.is_autocast_enabled(q.device.type):
         lower = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x.to(lower) if x.dtype == torch.float32 else x for x in (q, k, v))
     _check_tensors(q, k, v)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from quantattn.attention.mask import Mask
 
@@ -23,6 +24,20 @@ def check_options(mask: Mask, dropout: float, softcap: float | None, determinist
         raise ValueError(f"softcap must be a finite number > 0 or None, got {softcap!r}")
     if not isinstance(deterministic, bool):
         raise ValueError(f"deterministic must be True or False, got {deterministic!r}")
+
+
+def check_transforms(**tensors: Any) -> None:
+    """Refuse the transforms of torch.func and forward-mode derivatives, which would be lost without a word."""
+    if torch._C._are_functorch_transforms_active():
+        raise ValueError(
+            "attention was called inside a transform of torch.func (vmap, grad, vjp, jvp, jacrev, jacfwd); expected "
+            "batches as (B, N, H, D) or as offsets, and derivatives by backward or torch.autograd.grad"
+        )
+    if torch.compiler.is_compiling():
+        return
+    for name, x in tensors.items():
+        if isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+            raise ValueError(f"{name} carries a forward-mode tangent; expected derivatives by backward, not jvp")
 
 
 def check_scale(scale: float | Tensor | None, q: Tensor) -> tuple[float, Tensor | None]:

@@ -34,11 +34,10 @@ def table() -> list[dict[str, object]]:
 # (docs/log.md): what spills is the loop over cut blocks, which runs once or twice a tile. The float32 one multiplies
 # without matrix units and holds whole rows of 256.
 SPILLS = {
-    ("dq", "bf16", 64, 90): 128,
     ("fwd", "bf16", 128, 90): 64,
     ("fwd", "bf16", 256, 90): 64,
-    ("dkdv", "bf16", 256, 90): 512,
-    ("dq", "fp32", 256, 90): 4096,
+    ("dkdv", "bf16", 256, 90): 640,
+    ("dq", "fp32", 256, 90): 1536,
 }
 
 
@@ -62,6 +61,6 @@ def test_everything_fits_into_shared_memory(table):
 
 
 def test_hopper_reads_tiles_with_the_copy_engine_and_multiplies_with_wgmma(table):
-    rows = [row for row in table if row["capability"] == 90 and row["dtype"] == "bf16"]
+    rows = [row for row in table if row["capability"] == 90 and row["dtype"] == "bf16" and row["kernel"] != "dbias"]
     assert rows
     assert all(row["wgmma"] and row["bulk_copies"] for row in rows)
