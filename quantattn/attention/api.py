@@ -96,7 +96,7 @@ def attention(
     check_options(mask, dropout, softcap, deterministic)
     _check_types(q=q, k=k, v=v, cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, bias=bias)
     check_transforms(q=q, k=k, v=v, bias=bias, scale=scale, sinks=sinks)
-    if torch.amp.is_autocast_available(q.device.type) and torch.is_autocast_enabled(q.device.type):
+    if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
         lower = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x.to(lower) if x.dtype == torch.float32 else x for x in (q, k, v))
     _check_tensors(q, k, v)

@@ -170,11 +170,13 @@ def test_a_prefix_of_everything_is_no_mask(backend: str, device: str) -> None:
 
 
 @backends
-def test_a_bool_bias_hides_what_minus_infinity_hides_to_the_bit(backend: str, device: str) -> None:
+def test_a_bool_bias_hides_what_minus_infinity_hides(backend: str, device: str) -> None:
     p = inputs(device, bias="bool")
-    added = torch.zeros(p.bias.shape, device=device).masked_fill(~p.bias, -torch.inf)
-    a, b = run(backend_named(backend), p), run(backend_named(backend), replace(p, bias=added))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    q = replace(p, bias=torch.zeros(p.bias.shape, device=device).masked_fill(~p.bias, -torch.inf))
+    assert_same(backend, p, q)
+    if device == "cpu":  # on a GPU the two are two programs, and a multiplication may join another addition
+        a, b = run(backend_named(backend), p), run(backend_named(backend), q)
+        assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 @backends
