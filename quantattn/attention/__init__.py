@@ -3,6 +3,7 @@
 from quantattn.attention.api import attention
 from quantattn.attention.choose import BACKENDS, Choice, choose_backend
 from quantattn.attention.context import ring_attention, unshard
+from quantattn.attention.linear import batch_invariant_linear
 from quantattn.attention.mask import Mask
 from quantattn.attention.placement import Placement
 from quantattn.attention.state import Attended, AttentionState, merge_attention
@@ -28,6 +29,7 @@ __all__ = [
     "attention",
     "attention_map",
     "attention_summary",
+    "batch_invariant_linear",
     "choose_backend",
     "merge_attention",
     "ring_attention",
