@@ -76,8 +76,9 @@ class Place(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """The blocks that a tile visits, as rows: the first `apart` blocks, and [low, high), full from … to …."""
+    """The blocks that a tile visits, as rows: `apart` blocks from `start` on, and [low, high), full from … to …."""
 
+    start: Any
     apart: Any
     low: Any
     full_low: Any

@@ -15,6 +15,7 @@ from quantattn.attention.kernels.primitives import (
     key_blocks,
     load_tile,
     locate,
+    within,
     without_nonfinite,
 )
 from quantattn.attention.kernels.scores import is_kept, keep_rate, look, of_head
@@ -82,11 +83,15 @@ def absorb_keys(
 @triton.jit(do_not_specialize=["n_sequences", "n_q", "n_k"])
 def _attention_fwd(
     q_src, k_src, v_src, out_ptr, lse_ptr, cu_q_ptr, cu_k_ptr, scale, n_sequences, n_q, n_k,
-    q_strides, k_strides, v_strides, out_strides, lse_strides, bounds, terms,
+    q_strides, k_strides, v_strides, out_strides, lse_strides, part_strides, bounds, terms,
     D: tl.constexpr, GROUP: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    TMA: tl.constexpr, PRECISION: tl.constexpr, PLAIN: tl.constexpr, HIDES: tl.constexpr,
+    TMA: tl.constexpr, PRECISION: tl.constexpr, PLAIN: tl.constexpr, HIDES: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """One program a tile of BLOCK_M queries and a head; offsets that are None make a dense batch."""
+    """One program a tile of BLOCK_M queries and a head; offsets that are None make a dense batch.
+
+    With PART there is one more for each PART keys, which are all that it sees; part_strides are those of out and lse
+    between the parts, whose results are to be merged.
+    """
     tile = tl.program_id(0)
     head = tl.program_id(1)
     kv_head = head // GROUP
@@ -100,12 +105,19 @@ def _attention_fwd(
         return
     q = load_tile(q_src, q_strides, batch, head, q_start, first, n_q, D, BLOCK_M, BLOCK_D, TMA, True)
     visit = key_blocks(first, n_q, n_k, bounds, BLOCK_M, BLOCK_N, HIDES)
+    part = tl.program_id(2)
+    if PART:
+        visit = within(visit, part * PART, (part + 1) * PART, BLOCK_N)
+        out_ptr += tl.cast(part, tl.int64) * part_strides.b
+        lse_ptr += tl.cast(part, tl.int64) * part_strides.n
     scoring = of_head(terms, sequence, head, scale)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     u = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     if terms.sinks is not None:
         sink = tl.load(terms.sinks + head) * LOG2E
+        if PART:  # which belongs to one part
+            sink = tl.where(part == 0, sink, float("-inf"))
         m = tl.full([BLOCK_M], 0.0, tl.float32) + sink
         l += tl.where(sink == float("-inf"), 0.0, 1.0)
     m, l, u = absorb_keys(

@@ -11,7 +11,7 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from quantattn.attention.kernels import configs
+from quantattn.attention.kernels import configs, split
 from quantattn.attention.kernels.arguments import Bounds, Strides, Terms
 from quantattn.attention.kernels.backward import _attention_bwd_dkdv, _attention_bwd_dq
 from quantattn.attention.kernels.dbias import _attention_bwd_dbias
@@ -30,7 +30,8 @@ class Problem:
     offsets `cu_q`, `cu_k` (sequences + 1,) into N = T rows. `bias` is (sequences or 1, H or 1, Nq or 1, Nk or 1);
     `left`, `right` are the bounds of the mask, None for none; keys before `prefix` are seen by all. `scales`, `slopes`
     and `sinks` are (H,) float32; `segments_q` and `segments_k` int32, one number a row of q and of k, contiguous;
-    `seed` is (1,) int64, and `keep` the probability that dropout keeps a weight.
+    `seed` is (1,) int64, and `keep` the probability that dropout keeps a weight. `ordered`: every query of the forward
+    visits its blocks of keys from the first to the last, so that its bits do not depend on its tile.
     """
 
     scale: float
@@ -48,6 +49,7 @@ class Problem:
     segments_k: Tensor | None = None
     seed: Tensor | None = None
     keep: float = 1.0
+    ordered: bool = False
 
     def bounds(self) -> Bounds:
         """The mask's bounds; a prefix where everything is visible anyway is none."""
@@ -160,11 +162,21 @@ def launch_forward(
     if tma:
         sizes = (config.block_m, config.block_n, config.block_n)
         sources = tuple(describe(x, n, constants["BLOCK_D"]) for x, n in zip(sources, sizes, strict=True))
-    _attention_fwd[(tiles, q.shape[2])](
-        *sources, out, lse, problem.cu_q, problem.cu_k, problem.scale, problem.sequences(q), q.shape[1], k.shape[1],
-        strides(q), strides(k), strides(v), strides(out), strides(lse), problem.bounds(), terms,
-        TMA=tma, PLAIN=terms.plain, HIDES=terms.hides, **constants,
+    dense = problem.cu_q is None and not problem.ordered
+    parts = split.count_parts(q.shape[1], k.shape[1]) if dense else 1
+    outs, lses = out, lse
+    if parts > 1:
+        outs, lses = (x.new_empty(parts, *x.shape, dtype=torch.float32) for x in (out, lse))
+    _attention_fwd[(tiles, q.shape[2], parts)](
+        *sources, outs, lses, problem.cu_q, problem.cu_k, problem.scale, problem.sequences(q), q.shape[1], k.shape[1],
+        strides(q), strides(k), strides(v), strides(out), strides(lse),
+        Strides(outs.stride(0), lses.stride(0), 0, 0) if parts > 1 else None, problem.bounds(), terms,
+        # With HIDES no block counts as full, and none is put off until the cut ones are done.
+        TMA=tma, PLAIN=terms.plain, HIDES=terms.hides or problem.ordered, PART=split.PART if parts > 1 else 0,
+        **constants,
     )  # fmt: skip
+    if parts > 1:
+        split.merge_parts(outs, lses, out, lse)
 
 
 def launch_dq(

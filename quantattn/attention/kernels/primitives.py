@@ -110,7 +110,7 @@ def key_blocks(first, n_q, n_k, bounds, BLOCK_M: tl.constexpr, BLOCK_N: tl.const
         if bounds.right is not None:  # what the prefix shows beyond the window, after it
             beyond = tl.minimum(bounds.prefix, n_k)
             high = tl.where((beyond > high) & (beyond > low), beyond, high)
-    return Visit(apart, low, full_low, full_high, high)
+    return Visit(0, apart, low, full_low, full_high, high)
 
 
 @triton.jit
@@ -140,7 +140,23 @@ def query_blocks(first, n_q, n_k, bounds, BLOCK_M: tl.constexpr, BLOCK_N: tl.con
     full_high = tl.maximum(tl.maximum(full_high, 0) // BLOCK_M * BLOCK_M, full_low)
     if ALL_MASKED:
         full_high = full_low
-    return Visit(0, low, full_low, full_high, high)
+    return Visit(0, 0, low, full_low, full_high, high)
+
+
+@triton.jit
+def clamp(x, low, high):
+    """X, or the nearer end of [low, high]."""
+    return tl.minimum(tl.maximum(x, low), high)
+
+
+@triton.jit
+def within(visit, start, stop, BLOCK: tl.constexpr):
+    """What of a visit lies in [start, stop), both multiples of BLOCK."""
+    apart = (clamp(visit.start + visit.apart * BLOCK, start, stop) - start) // BLOCK
+    return Visit(
+        start, apart, clamp(visit.low, start, stop), clamp(visit.full_low, start, stop),
+        clamp(visit.full_high, start, stop), clamp(visit.high, start, stop),
+    )  # fmt: skip
 
 
 @triton.jit
@@ -160,7 +176,7 @@ def block_start(step, visit, BLOCK: tl.constexpr, EDGES: tl.constexpr):
     if EDGES:
         start = visit.low + (step - visit.apart) * BLOCK
         start = tl.where(start >= visit.full_low, start + (visit.full_high - visit.full_low), start)
-        start = tl.where(step < visit.apart, step * BLOCK, start)
+        start = tl.where(step < visit.apart, visit.start + step * BLOCK, start)
     else:
         start = visit.full_low + step * BLOCK
     return tl.multiple_of(start, BLOCK)

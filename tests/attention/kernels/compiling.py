@@ -55,6 +55,7 @@ class Variant:
     prefix: bool = False
     packed: bool = False
     terms: tuple[str, ...] = ()
+    part: int = 0
     group: int = 1
     precision: str = "ieee"
     config: configs.Config | None = None
@@ -115,6 +116,7 @@ def signature_of(variant: Variant, config: configs.Config) -> Signature:
         "D": variant.d, "GROUP": variant.group, "BLOCK_D": wide, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n,
         "TMA": tma, "PRECISION": variant.precision, "PLAIN": plain, "HIDES": bool(given & {"bias", "segments_q"}),
         "ALL_SEQUENCES": False, "ALL_HEADS": False, "ALL_QUERIES": False, "ALL_KEYS": False,
+        "PART": variant.part,
     }  # fmt: skip
     bounds = Bounds(*("i32" if on else None for on in (variant.left, variant.right, variant.prefix)))
     blocks = {"q_src": config.block_m, "do_src": config.block_m, "k_src": config.block_n, "v_src": config.block_n}
@@ -127,12 +129,13 @@ def signature_of(variant: Variant, config: configs.Config) -> Signature:
             continue
         if name in blocks:
             kind = f"tensordesc<{variant.dtype}[1, 1, {blocks[name]}, {wide}]>" if tma else f"*{variant.dtype}"
-        elif name in ("dlse_ptr", "along_ptr", "dlse_strides"):
+        elif name in ("dlse_ptr", "along_ptr", "dlse_strides") or (name == "part_strides" and not variant.part):
             kind = None
         elif name.startswith("cu_"):
             kind = "*i32" if variant.packed else None
         elif name.endswith("_ptr"):
-            kind = "*fp32" if name in ("lse_ptr", "delta_ptr", "dbias_ptr") else f"*{variant.dtype}"
+            whole = name in ("lse_ptr", "delta_ptr", "dbias_ptr") or (name == "out_ptr" and variant.part)
+            kind = "*fp32" if whole else f"*{variant.dtype}"
         elif name == "lse_strides":
             kind = Strides("stride", 1, "stride", 0)
         elif name.endswith("_strides"):
@@ -204,7 +207,8 @@ def with_terms() -> list[Variant]:
         for capability in (80, 90, 100)
         for kernel in KERNELS
     ]
-    return at_once + [Variant("fwd", "bf16", 64, 90, right=True, terms=(term,)) for term in EVERYTHING]
+    alone = [Variant("fwd", "bf16", 64, 90, right=True, terms=(term,)) for term in EVERYTHING]
+    return [*at_once, *alone, Variant("fwd", "bf16", 64, 90, right=True, part=2048)]
 
 
 def row_of(variant: Variant) -> dict[str, object]:
