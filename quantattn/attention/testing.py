@@ -37,6 +37,9 @@ GRADIENTS = ("dq", "dk", "dv", "dbias", "dscales", "dsinks")
 _FEW = 4096
 """Results of fewer numbers may show no rounding of standard attention by luck."""
 
+_MANY = 1 << 20
+"""Queries of so many numbers are held to standard attention alone."""
+
 _ELEMENTS_AT_ONCE = 1 << 25
 """Score entries (heads × Nq × Nk) that the float64 truth forms at a time; about eight float64 copies of them live."""
 
@@ -144,8 +147,7 @@ def error_budget(problem: Problem, *, backward: bool = True) -> Budget:
     standard = _by_pieces(standard_attention, problem, problem.q.dtype, backward)
     losses, allowed = {name: errors(standard[name], value) for name, value in truth.items()}, {}
     unit = dict(losses)
-    # The signs of the errors are drawn, and one draw of a few numbers can be a lucky one.
-    for seed in range(min(16, max(2, 8192 // max(1, problem.q.numel())))):
+    for seed in range(_draws(problem.q.numel())):
         rounded = _by_pieces(RoundedAttention(problem.q.dtype, seed), lifted, torch.float64, backward)
         for name, value in truth.items():
             if name in GRADIENTS or value.numel() < _FEW:
@@ -156,6 +158,13 @@ def error_budget(problem: Problem, *, backward: bool = True) -> Budget:
         factor = 3 if name in GRADIENTS else 2
         allowed[name] = (factor * worst + noise[0], factor * mean + noise[1])
     return Budget(truth=truth, standard=losses, allowed=allowed)
+
+
+def _draws(numbers: int) -> int:
+    """How often the signs of unavoidable errors are drawn: one draw of a few numbers can be a lucky one, and among
+    millions standard attention has lost what there is to lose.
+    """
+    return 0 if numbers >= _MANY else min(16, max(2, 8192 // max(1, numbers)))
 
 
 def check(results: Mapping[str, Tensor], budget: Budget) -> list[Row]:
