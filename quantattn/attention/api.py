@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,9 @@ from quantattn.attention.options import (
 from quantattn.attention.sdpa import sdpa_attention
 from quantattn.attention.state import Attended
 from quantattn.attention.tiled import tiled_attention
+from quantattn.attention.tiling import ORDERED_K, ORDERED_Q
 
+_IN_ORDER = partial(tiled_attention, ordered=True, block_q=ORDERED_Q, block_k=ORDERED_K)
 _PLAIN = {"exact": exact_attention, "tiled": tiled_attention, "sdpa": sdpa_attention}
 
 
@@ -42,7 +46,7 @@ def attention(
     sinks: Tensor | None = None,
     segments: Tensor | None = None,
     segments_k: Tensor | None = None,
-    deterministic: bool = True,
+    deterministic: bool | str = True,
     backend: str = "auto",
 ) -> Attended:
     """Exactly softmax(q @ k.T * scale + bias) @ v per sequence and head, without forming the matrix.
@@ -79,7 +83,10 @@ def attention(
         segments: int32, one number a token of q, (T,) or (B, N): a query sees the keys of its own number and no others,
             inside its sequence. Documents, or padding.
         segments_k: the same for k; None means `segments`.
-        deterministic: every path repeats to the bit, so True and False run the same code.
+        deterministic: every path repeats to the bit, so True and False run the same code. "batch" promises more: a
+            sequence's out, lse and gradients have the same bits alone and in any batch, and a query's out and lse the
+            same bits however many of the queries before it are in the call (docs/streaming.md). Not promised: sums over
+            the batch, as the gradients of sinks, scales and a broadcast bias are. Backends triton and tiled.
         backend: "auto" (see `choose_backend`), or "triton", "sdpa", "tiled", "exact" by name; a backend that cannot
             take the inputs raises and says why.
 
@@ -116,31 +123,32 @@ def attention(
     if alibi is not None and alibi.requires_grad and backend != "exact" and torch.is_grad_enabled():
         raise ValueError(f"alibi needs a gradient, which only backend 'exact' gives; got backend {backend!r}")
     if backend == "auto":
-        backend = choose_backend(q, k, v, mask=mask, bias=bias, extras=extras).backend
+        backend = choose_backend(q, k, v, mask=mask, bias=bias, extras=extras, deterministic=deterministic).backend
     else:
-        require_backend(backend, q, mask=mask, bias=bias, extras=extras)
+        require_backend(backend, q, mask=mask, bias=bias, extras=extras, deterministic=deterministic)
+    ordered = deterministic == "batch"
     if backend == "triton":
-        return _through_kernels(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras)
-    return _through_packs(backend, q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras)
+        return _through_kernels(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, ordered)
+    return _through_packs(backend, q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, ordered)
 
 
 def _through_kernels(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
-    mask: Mask, bias: Tensor | None, scale: float, extras: Extras,
+    mask: Mask, bias: Tensor | None, scale: float, extras: Extras, ordered: bool,
 ) -> Attended:  # fmt: skip
     q, scale = ops.positive_scale(q, scale)
     dense = q.dim() == 4
     if not dense:
         q, k, v = q[None], k[None], v[None]
     more = ops.arguments(mask, extras)
-    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right, *more)
+    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right, *more, ordered)
     lse = lse.transpose(1, 2)  # (B, H, N) as the kernels write it → (B, N, H)
     return Attended(out, lse) if dense else Attended(out[0], lse[0])
 
 
 def _through_packs(
     backend: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
-    mask: Mask, bias: Tensor | None, scale: float, extras: Extras,
+    mask: Mask, bias: Tensor | None, scale: float, extras: Extras, ordered: bool,
 ) -> Attended:  # fmt: skip
     shape = q.shape
     if cu_q is None or cu_k is None:
@@ -149,7 +157,8 @@ def _through_packs(
         q, k, v = (x.reshape(batch * n, *x.shape[-2:]) for x, n in ((q, n_q), (k, n_k), (v, n_k)))
     if backend == "exact":  # which is no operator and reads its inputs here
         ops.check_values(q.shape[0], k.shape[0], cu_q, cu_k, bias)
-    out, lse = _PLAIN[backend](q, k, v, cu_q, cu_k, mask=mask, bias=bias, scale=scale, extras=extras)
+    call = _IN_ORDER if ordered else _PLAIN[backend]
+    out, lse = call(q, k, v, cu_q, cu_k, mask=mask, bias=bias, scale=scale, extras=extras)
     return Attended(out.reshape(shape), lse.reshape(shape[:-1]))
 
 

@@ -23,6 +23,7 @@ BACKENDS = ("triton", "sdpa", "tiled", "exact")
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # read when triton is imported, as here
 _KERNEL_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_BY_LENGTH = "its order of sums depends on how many queries there are, which deterministic='batch' excludes"
 
 
 class Choice(NamedTuple):
@@ -34,7 +35,7 @@ class Choice(NamedTuple):
 
 def choose_backend(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None,
-    extras: Extras | None = None,
+    extras: Extras | None = None, deterministic: bool | str = True,
 ) -> Choice:  # fmt: skip
     """What `backend="auto"` runs for these inputs, and why.
 
@@ -45,19 +46,24 @@ def choose_backend(
     why_not_triton = _why_not_triton(q) if q.is_cuda else "q is not on a CUDA device"
     if why_not_triton is None:
         return Choice("triton", f"CUDA device, {_name(q)}, head size up to 256")  # sizes may be symbols here
-    why_not_sdpa = sdpa.supports(q, mask, bias, extras)
+    why_not_sdpa = _BY_LENGTH if deterministic == "batch" else sdpa.supports(q, mask, bias, extras)
     if why_not_sdpa is None:
         return Choice("sdpa", f"{why_not_triton}; torch's CPU kernel takes {_name(q)} with this mask")
     return Choice("tiled", f"not triton: {why_not_triton}; not sdpa: {why_not_sdpa}")
 
 
-def require_backend(backend: str, q: Tensor, *, mask: Mask, bias: Tensor | None, extras: Extras | None = None) -> None:
+def require_backend(
+    backend: str, q: Tensor, *, mask: Mask, bias: Tensor | None, extras: Extras | None = None,
+    deterministic: bool | str = True,
+) -> None:  # fmt: skip
     """Raise ValueError with the reason when a backend asked for by name cannot take these inputs."""
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
     reason = None
     if backend == "triton":
         reason = _why_not_triton(q)
+    elif backend != "tiled" and deterministic == "batch":
+        reason = _BY_LENGTH
     elif backend == "sdpa":
         reason = sdpa.supports(q, mask, bias, extras or Extras())
     if reason is not None:

@@ -26,6 +26,8 @@ _MORE = (
     "Tensor? segments=None, Tensor? segments_k=None, Tensor? seed=None"
 )
 _MORE_COUNT = 9
+_ORDER = "bool ordered=False"
+"""Of the forward alone: whether a query's order of sums depends on its own keys and on nothing else."""
 
 
 def arguments(mask: Mask, extras: Extras) -> tuple[Any, ...]:
@@ -74,32 +76,37 @@ def _kernels() -> Any:
     return launch
 
 
-def _problem(cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None, scale: float, *rest: Any) -> Any:
+def _problem(
+    cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None, scale: float, *rest: Any, ordered: bool = False
+) -> Any:
     left, right, *more = rest
     prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed = more
     keep = threshold(dropout) / 2**32
     return _kernels().Problem(
-        scale, left, right, cu_q, cu_k, bias, prefix, scales, softcap, alibi, sinks, segments, segments_k, seed, keep
-    )
+        scale, left, right, cu_q, cu_k, bias, prefix, scales, softcap, alibi, sinks, segments, segments_k, seed, keep,
+        ordered,
+    )  # fmt: skip
 
 
 @torch.library.custom_op(
     "quantattn::attention",
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}, {_MORE}) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}, {_MORE}, {_ORDER}) -> (Tensor, Tensor)",
 )
 def attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
     segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+    ordered: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out = softmax(scores) v over the visible keys of each sequence, and its lse."""
     if cu_q is not None and cu_k is not None:
         check_values(q.shape[1], k.shape[1], cu_q, cu_k, bias)
     more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed)
     out, lse = _forward_shapes(q)
-    _kernels().launch_forward(q, k, v, out, lse, _problem(cu_q, cu_k, bias, scale, left, right, *more))
+    problem = _problem(cu_q, cu_k, bias, scale, left, right, *more, ordered=ordered)
+    _kernels().launch_forward(q, k, v, out, lse, problem)
     return out, lse
 
 
@@ -177,7 +184,7 @@ _BIAS = 5
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, cu_q, cu_k, bias, scale, left, right, *more = inputs
+    q, k, v, cu_q, cu_k, bias, scale, left, right, *more, _ = inputs
     ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *more[3:], *output)
     ctx.numbers = (scale, left, right, *more[:3])
     ctx.set_materialize_grads(False)
@@ -186,7 +193,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, cu_q, cu_k, bias, *tensors, out, lse = ctx.saved_tensors
     if do is None and dlse is None:
-        return (None,) * (9 + _MORE_COUNT)
+        return (None,) * (9 + _MORE_COUNT + 1)
     do = torch.zeros_like(out) if do is None else do
     wants_dbias = bias is not None and ctx.needs_input_grad[_BIAS]
     dq, dk, dv, dbias, dscales, dsinks = attention_backward_op(
@@ -194,7 +201,7 @@ def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Te
     )
     scales, _, sinks, *_ = tensors
     more = (None, None, None, dscales if scales is not None else None, None, dsinks if sinks is not None else None)
-    return dq, dk, dv, None, None, dbias if wants_dbias else None, None, None, None, *more, None, None, None
+    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 3, *more, *(None,) * 4
 
 
 attention_op.register_autograd(_differentiate, setup_context=_save)
@@ -213,18 +220,18 @@ def _plain(backend: str) -> Any:
 
 def _tiling(
     cu_q: Tensor, cu_k: Tensor, scale: float, left: int | None, right: int | None, prefix: int,
-    block_q: int, block_k: int,
+    block_q: int, block_k: int, ordered: bool = False,
 ) -> Any:  # fmt: skip
     from quantattn.attention.tiling import Tiling
 
     mask = Mask() if left is None and right is None else Mask(window=(left, right), prefix=prefix)
-    return Tiling(tuple(cu_q.tolist()), tuple(cu_k.tolist()), mask, scale, block_q, block_k)
+    return Tiling(tuple(cu_q.tolist()), tuple(cu_k.tolist()), mask, scale, block_q, block_k, ordered)
 
 
 @torch.library.custom_op(
     "quantattn::packed_attention",
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_PACK}, {_MORE}) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, {_PACK}, {_MORE}, {_ORDER}) -> (Tensor, Tensor)",
 )
 def packed_attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, bias: Tensor | None,
@@ -232,10 +239,11 @@ def packed_attention_op(
     prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
     segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+    ordered: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out = softmax(scores) v over the visible keys of each sequence, and its lse, on any device."""
     check_values(q.shape[0], k.shape[0], cu_q, cu_k, bias)
-    tiling = _tiling(cu_q, cu_k, scale, left, right, prefix, block_q, block_k)
+    tiling = _tiling(cu_q, cu_k, scale, left, right, prefix, block_q, block_k, ordered)
     extras = _extras((prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed))
     with as_given(q.device):
         out, lse = _plain(backend).forward(q, k, v, bias, tiling, extras)
@@ -280,7 +288,7 @@ def _packed_backward_shapes(
 
 
 def _save_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, cu_q, cu_k, bias, *numbers = inputs
+    q, k, v, cu_q, cu_k, bias, *numbers, _ = inputs
     ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *numbers[9:], *output)
     ctx.numbers = numbers[:9]
     ctx.set_materialize_grads(False)
@@ -289,7 +297,7 @@ def _save_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor
 def _differentiate_packed(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, cu_q, cu_k, bias, *tensors, out, lse = ctx.saved_tensors
     if do is None and dlse is None:
-        return (None,) * (12 + _MORE_COUNT)
+        return (None,) * (12 + _MORE_COUNT + 1)
     do = torch.zeros_like(out) if do is None else do
     wants_dbias = bias is not None and ctx.needs_input_grad[_BIAS]
     dq, dk, dv, dbias, dscales, dsinks = packed_attention_backward_op(
@@ -297,7 +305,7 @@ def _differentiate_packed(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> t
     )
     scales, _, sinks, *_ = tensors
     more = (None, None, None, dscales if scales is not None else None, None, dsinks if sinks is not None else None)
-    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 6, *more, None, None, None
+    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 6, *more, *(None,) * 4
 
 
 packed_attention_op.register_autograd(_differentiate_packed, setup_context=_save_packed)

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from quantattn.attention.mask import Mask
 
 
-def check_options(mask: Mask, dropout: float, softcap: float | None, deterministic: bool) -> None:
+def check_options(mask: Mask, dropout: float, softcap: float | None, deterministic: bool | str) -> None:
     """Raise unless these can mean something."""
     if not isinstance(mask, Mask):
         raise TypeError(
@@ -22,8 +22,8 @@ def check_options(mask: Mask, dropout: float, softcap: float | None, determinist
         raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
     if softcap is not None and not (isinstance(softcap, (int, float)) and 0 < softcap < math.inf):
         raise ValueError(f"softcap must be a finite number > 0 or None, got {softcap!r}")
-    if not isinstance(deterministic, bool):
-        raise ValueError(f"deterministic must be True or False, got {deterministic!r}")
+    if not isinstance(deterministic, bool) and not (isinstance(deterministic, str) and deterministic == "batch"):
+        raise ValueError(f"deterministic must be True, False or 'batch', got {deterministic!r}")
 
 
 def check_transforms(**tensors: Any) -> None:

@@ -124,7 +124,7 @@ def test_a_window_costs_its_width_and_a_triangle_half() -> None:
         tiling = Tiling((0, n), (0, n), mask, 1.0, 16, 16)
         return sum(
             (stop - start) * (last - first)
-            for first, last in tiling.query_blocks(n)
+            for first, last in tiling.query_blocks(n, n)
             for start, stop in tiling.key_blocks((first, last), n, n)
         )
 
