@@ -3,6 +3,7 @@
 from quantattn.nn.config import MASKED, MISSING, SIZES, EncoderConfig
 from quantattn.nn.encoder import Encoder
 from quantattn.nn.heads import ClassificationConfig, EventsConfig, HeadConfig, RegressionConfig
+from quantattn.nn.invariant import batch_invariant
 from quantattn.nn.model import Artefact, Model, check_decisions
 from quantattn.nn.objectives import Loss, MaskedEvents, MaskedLanguage, NextEvent, Objective, Outcome, Regression
 from quantattn.nn.pretrained import load_model, save_pretrained
@@ -26,6 +27,7 @@ __all__ = [
     "Outcome",
     "Regression",
     "RegressionConfig",
+    "batch_invariant",
     "check_decisions",
     "load_model",
     "save_pretrained",

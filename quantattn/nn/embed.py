@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from quantattn.nn.config import EncoderConfig
+from quantattn.nn.invariant import Linear, elementwise
 
 
 class Embedding(nn.Module):
@@ -20,6 +21,8 @@ class Embedding(nn.Module):
     `value_frequencies > 0`; ω is learned. Code 0 (missing) and code 1 (masked) have vectors of their own.
     """
 
+    batch_invariant = False
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         # Sorted, so that two descriptions that list the same fields in another order are the same function.
@@ -27,9 +30,9 @@ class Embedding(nn.Module):
         self.values = config.values
         self.tables = nn.ModuleList(nn.Embedding(config.codes[name], config.width) for name in self.names)
         self.frequencies: nn.Parameter | None = None
-        self.project: nn.Linear | None = None
+        self.project: Linear | None = None
         if config.values:
-            self.project = nn.Linear(config.value_features, config.width, bias=False)
+            self.project = Linear(config.value_features, config.width, bias=False)
             if config.value_frequencies:
                 self.frequencies = nn.Parameter(torch.empty(len(config.values), config.value_frequencies))
         self.reset_parameters()
@@ -73,7 +76,7 @@ class Embedding(nn.Module):
         features = [value, missing.to(value.dtype)]
         if self.frequencies is not None:
             angle = (2 * math.pi * value[..., None] * self.frequencies).flatten(-2)  # (T, V · frequencies)
-            features += [angle.sin(), angle.cos()]
+            features += [elementwise(turn, angle, self.batch_invariant) for turn in (torch.sin, torch.cos)]
         return torch.cat(features, dim=-1)
 
 

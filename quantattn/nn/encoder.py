@@ -14,6 +14,7 @@ from quantattn.attention import Mask, attention
 from quantattn.batch import PackedBatch
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.embed import Embedding
+from quantattn.nn.invariant import Linear, elementwise, linear
 from quantattn.nn.norm import RMSNorm
 from quantattn.nn.rotary import rotary_table, rotate
 from quantattn.nn.rows import offsets_of_decisions
@@ -31,13 +32,15 @@ class SelfAttention(nn.Module):
     the last row of its sequence.
     """
 
+    batch_invariant = False
+
     def __init__(self, config: EncoderConfig, local: bool) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.size = config.n_heads, config.kv_heads, config.head_size
         self.backend = config.attention_backend
         self.mask = layer_mask(config, local)
-        self.project_in = nn.Linear(config.width, (self.heads + 2 * self.kv_heads) * self.size, bias=False)
-        self.project_out = nn.Linear(config.width, config.width, bias=False)
+        self.project_in = Linear(config.width, (self.heads + 2 * self.kv_heads) * self.size, bias=False)
+        self.project_out = Linear(config.width, config.width, bias=False)
         self.norm_q = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
         self.norm_k = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
 
@@ -63,8 +66,8 @@ class SelfAttention(nn.Module):
     def _last_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor) -> Tensor:
         """(Q, H, D): the last row of a sequence sees all of it, so few queries over all keys are the same function."""
         in_q, in_kv = torch.split(self.project_in.weight, [self.heads * self.size, 2 * self.kv_heads * self.size])
-        q = self._by_head(functional.linear(x[rows], in_q))
-        k, v = torch.split(self._by_head(functional.linear(x, in_kv)), self.kv_heads, dim=1)
+        q = self._by_head(linear(x[rows], in_q, None, self.batch_invariant))
+        k, v = torch.split(self._by_head(linear(x, in_kv, None, self.batch_invariant)), self.kv_heads, dim=1)
         q = rotate(self.norm_q(q), rotation.cos[rows], rotation.sin[rows])
         return self._attend(q, rotate(self.norm_k(k), *rotation), v, offsets_of_decisions(rows, cu_seqlens), cu_seqlens)
 
@@ -78,15 +81,17 @@ class SelfAttention(nn.Module):
 class FeedForward(nn.Module):
     """SwiGLU: W₂ (silu(a) · b) with (a, b) = W₁ x (Shazeer 2020, arXiv 2002.05202); (T, C) → (T, C)."""
 
+    batch_invariant = False
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.project_in = nn.Linear(config.width, 2 * config.hidden, bias=False)
-        self.project_out = nn.Linear(config.hidden, config.width, bias=False)
+        self.project_in = Linear(config.width, 2 * config.hidden, bias=False)
+        self.project_out = Linear(config.hidden, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Gate and value come from one product."""
         gate, value = self.project_in(x).chunk(2, dim=-1)
-        return self.project_out(functional.silu(gate) * value)  # type: ignore[no-any-return]
+        return self.project_out(elementwise(functional.silu, gate, self.batch_invariant) * value)  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
@@ -123,12 +128,15 @@ class Encoder(nn.Module):
 
     Calling it with a `PackedBatch` gives (T, C), one vector a token; the sequences never see each other, and
     positions begin anew with each of them. The result is float32 unless the parameters are of another dtype; matrix
-    products and attention follow `torch.autocast`.
+    products and attention follow `torch.autocast`. Inside `batch_invariant(encoder)` a sequence's states have the same
+    bits whatever else is in the batch.
 
     Example:
         >>> encoder = Encoder("tiny", codes={"kind": 9, "side": 5}, values=("size_value",))
         >>> hidden = encoder(batch)  # (T, 64)
     """
+
+    batch_invariant = False
 
     def __init__(
         self,
@@ -175,15 +183,19 @@ class Encoder(nn.Module):
         """
         config, cu_seqlens = self.config, batch.cu_seqlens
         x = self.embedding(batch.fields)
-        wide = local = _Rotation(*rotary_table(config, config.rotary_base, batch.time, cu_seqlens))
+        wide = local = self._rotation(config.rotary_base, batch)
         if config.local_window is not None and config.local_rotary_base is not None:
-            local = _Rotation(*rotary_table(config, config.local_rotary_base, batch.time, cu_seqlens))
+            local = self._rotation(config.local_rotary_base, batch)
         save_memory = config.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for i, block in enumerate(self.blocks):
             rows = batch.positions if at_decisions and i == len(self.blocks) - 1 else None
             arguments = (x, cu_seqlens, local if block.local else wide, rows)
             x = checkpoint(block, *arguments, use_reentrant=False) if save_memory else block(*arguments)
         return self.norm(x)  # type: ignore[no-any-return]
+
+    def _rotation(self, base: float, batch: PackedBatch) -> _Rotation:
+        invariant = self.batch_invariant
+        return _Rotation(*rotary_table(self.config, base, batch.time, batch.cu_seqlens, batch_invariant=invariant))
 
 
 def layer_mask(config: EncoderConfig, local: bool) -> Mask:

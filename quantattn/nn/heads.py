@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from quantattn.attention import Mask, attention
 from quantattn.batch import IGNORE, PackedBatch
 from quantattn.nn.config import EncoderConfig
+from quantattn.nn.invariant import Linear
 from quantattn.nn.rows import offsets_of_decisions
 
 POOLINGS = ("last", "mean", "attention")
@@ -92,7 +93,7 @@ class Pooling(nn.Module):
         self.shape = (encoder.n_heads, encoder.head_size)
         if kind == "attention":
             self.query = nn.Parameter(torch.zeros(self.shape))
-            self.project_in = nn.Linear(encoder.width, 2 * encoder.width, bias=False)
+            self.project_in = Linear(encoder.width, 2 * encoder.width, bias=False)
             nn.init.normal_(self.project_in.weight, std=encoder.width**-0.5)
 
     def forward(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
@@ -237,8 +238,8 @@ def _finite(value: int | float) -> bool:
     return abs(value) <= sys.float_info.max  # an integer may be too large for a float
 
 
-def _zero_linear(width: int, n_out: int) -> nn.Linear:
-    linear = nn.Linear(width, n_out)
+def _zero_linear(width: int, n_out: int) -> Linear:
+    linear = Linear(width, n_out)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from quantattn.batch import PackedBatch
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.encoder import Encoder
 from quantattn.nn.heads import ClassificationHead, HeadConfig, RegressionHead, make_head
+from quantattn.nn.invariant import batch_invariant
 
 
 @dataclass(frozen=True)
@@ -85,33 +87,48 @@ class Model(nn.Module):
         return {name: head(head.pooling(hidden, batch)) for name, head in heads.items()}
 
     @torch.no_grad()
-    def score(self, batch: PackedBatch) -> dict[str, Tensor]:
+    def score(self, batch: PackedBatch, *, deterministic: bool | Literal["batch"] = True) -> dict[str, Tensor]:
         """What the model says about each decision, rows in the order of `batch.keys`.
 
         A classification head gives `prob` (Q, K) float32, a regression head `value` (Q,) float32 in the target's
         unit; with several such heads the names are `<head>_prob`, `<head>_value`. A model without them gives
         `embedding` (Q, C) float32, the hidden state at the decision. Dropout is off meanwhile, and every part of the
         model is in the mode in which it was afterwards.
+
+        With `deterministic="batch"` a decision's scores have the same bits whatever else is in the batch
+        (`batch_invariant`). True and False run the same code, which repeats to the bit for the same batch.
+
+        Raises:
+            ValueError: as calling the model does, or another value of `deterministic`.
         """
         heads = self.decision_heads()
-        with _evaluating(self):
+        with _evaluating(self), batch_invariant(self, _by_batch(deterministic)):
             if not heads:
-                return {"embedding": self.embed(batch)}
+                return {"embedding": self._at_decisions(batch).float()}
             outputs = self(batch)
-        scores = {name: head.scores(outputs[name]) for name, head in heads.items()}
+            scores = {name: head.scores(outputs[name]) for name, head in heads.items()}
         if len(scores) == 1:
             return next(iter(scores.values()))
         return {f"{name}_{what}": value for name, found in scores.items() for what, value in found.items()}
 
     @torch.no_grad()
-    def embed(self, batch: PackedBatch) -> Tensor:
-        """(Q, C) float32 hidden state at each decision, rows in the order of `batch.keys`; no gradient."""
-        with _evaluating(self):
+    def embed(self, batch: PackedBatch, *, deterministic: bool | Literal["batch"] = True) -> Tensor:
+        """(Q, C) float32 hidden state at each decision, rows in the order of `batch.keys`; no gradient.
+
+        `deterministic` as in `score`.
+        """
+        with _evaluating(self), batch_invariant(self, _by_batch(deterministic)):
             return self._at_decisions(batch).float()
 
     def _at_decisions(self, batch: PackedBatch) -> Tensor:
         _require_no_leak(batch, self.encoder.config)
         return self.encoder(batch, at_decisions=True)  # type: ignore[no-any-return]
+
+
+def _by_batch(deterministic: bool | Literal["batch"]) -> bool:
+    if not isinstance(deterministic, bool) and deterministic != "batch":
+        raise ValueError(f'deterministic must be True, False or "batch", got {deterministic!r}')
+    return deterministic == "batch"
 
 
 def check_decisions(batch: PackedBatch, config: EncoderConfig) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from quantattn.nn.config import EncoderConfig
+from quantattn.nn.invariant import elementwise
 from quantattn.nn.rows import starts_of_rows
 
 _SECONDS = 1e-9
@@ -24,7 +25,9 @@ def time_frequencies(pairs: int, periods: tuple[float, float], device: torch.dev
     return torch.pow(longest / shortest, -_steps(pairs, device) / max(1, pairs - 1)) * (2 * math.pi / shortest)
 
 
-def rotary_table(config: EncoderConfig, base: float, time: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+def rotary_table(
+    config: EncoderConfig, base: float, time: Tensor, cu_seqlens: Tensor, *, batch_invariant: bool = False
+) -> tuple[Tensor, Tensor]:
     """What `rotate` multiplies queries and keys by: (cos, cos) and (−sin, sin) of the angles, (T, 1, D) float32 each.
 
     The first pairs turn with the position within the sequence, the last `config.time_pairs` with the seconds since
@@ -41,7 +44,8 @@ def rotary_table(config: EncoderConfig, base: float, time: Tensor, cu_seqlens: T
         seconds = (time - time[start]).double() * _SECONDS
         angles.append(seconds[:, None] * time_frequencies(time_pairs, config.time_periods, time.device))
     angle = torch.cat(angles, dim=-1).unsqueeze(1)  # (T, 1, D / 2)
-    cos, sin = angle.cos().float(), angle.sin().float()
+    cos = elementwise(torch.cos, angle, batch_invariant).float()
+    sin = elementwise(torch.sin, angle, batch_invariant).float()
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 

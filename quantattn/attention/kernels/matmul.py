@@ -73,7 +73,7 @@ def launch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, b
         BLOCK_M=blocks.block_m, BLOCK_N=blocks.block_n, BLOCK_K=blocks.block_k,
         # float32 is multiplied as torch's own matrix products do.
         PRECISION="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
-        num_warps=blocks.num_warps, num_stages=blocks.num_stages,
+        num_warps=blocks.num_warps, num_stages=blocks.num_stages, enable_fp_fusion=True,
     )  # fmt: skip
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -66,3 +72,15 @@ def test_the_interpreter_runs_the_small_blocks() -> None:
     x, weight = torch.randn(20, 20), torch.randn(20, 20)
     assert torch.equal(run(x, weight, None), run(x, weight, None, blocks=SMALL))
     assert {bits: blocks.block_k * bits for bits, blocks in BLOCKS.items()} == {16: 1024, 32: 1024}
+
+
+def test_its_blocks_assemble_without_a_spill() -> None:
+    # A child, because in this process the kernels may belong to the interpreter.
+    script = Path(__file__).parent / "compiling_matmul.py"
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    table = json.loads(done.stdout)
+    assert len(table) == 5
+    assert not [row for row in table if row["spills"] or row["shared"] > row["shared_limit"]]
+    assert [row["wgmma"] for row in table if row["capability"] == 90] == [True, True]
