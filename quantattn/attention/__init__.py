@@ -1,11 +1,13 @@
 """Exact attention: the function, its specification, its algebra, and why which implementation runs."""
 
 from quantattn.attention.api import attention
+from quantattn.attention.cache import KeyValueCache
 from quantattn.attention.choose import BACKENDS, Choice, choose_backend
 from quantattn.attention.context import ring_attention, unshard
 from quantattn.attention.linear import batch_invariant_linear
 from quantattn.attention.mask import Mask
 from quantattn.attention.placement import Placement
+from quantattn.attention.rules import MaskRule, register_mask_rule
 from quantattn.attention.state import Attended, AttentionState, merge_attention
 from quantattn.attention.summaries import (
     AttentionMap,
@@ -23,7 +25,9 @@ __all__ = [
     "AttentionState",
     "AttentionSummary",
     "Choice",
+    "KeyValueCache",
     "Mask",
+    "MaskRule",
     "Placement",
     "TopKeys",
     "attention",
@@ -32,6 +36,7 @@ __all__ = [
     "batch_invariant_linear",
     "choose_backend",
     "merge_attention",
+    "register_mask_rule",
     "ring_attention",
     "top_keys",
     "unshard",
