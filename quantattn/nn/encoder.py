@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,8 @@ class SelfAttention(nn.Module):
         return x.view(x.shape[0], x.shape[1] // self.size, self.size)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor) -> Tensor:
-        return attention(q, k, v, cu_q, cu_k, mask=self.mask, backend=self.backend).out
+        order: bool | Literal["batch"] = "batch" if self.batch_invariant else True
+        return attention(q, k, v, cu_q, cu_k, mask=self.mask, deterministic=order, backend=self.backend).out
 
 
 class FeedForward(nn.Module):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +87,8 @@ class Pooling(nn.Module):
     the same with all scores equal to zero; both are computed by `attention`, exactly.
     """
 
+    batch_invariant = False
+
     def __init__(self, encoder: EncoderConfig, kind: str) -> None:
         super().__init__()
         _check_pooling(kind)
@@ -106,14 +109,16 @@ class Pooling(nn.Module):
         else:
             key, value = self.project_in(hidden).unflatten(-1, (-1, self.shape[1])).chunk(2, dim=1)  # (T, H, D)
             query = self.query.to(key.dtype)
+        order: bool | Literal["batch"] = "batch" if self.batch_invariant else True
+        call = partial(attention, deterministic=order, backend=self.backend)
         if self.causal:
             # Decisions stand anywhere in their sequences, so every row asks and the decisions' answers are taken.
             queries = query.expand(hidden.shape[0], *self.shape)
-            out = attention(queries, key, value, batch.cu_seqlens, mask=Mask(causal=True), backend=self.backend).out
+            out = call(queries, key, value, batch.cu_seqlens, mask=Mask(causal=True)).out
             return out.flatten(1)[batch.positions]
         queries = query.expand(batch.positions.shape[0], *self.shape)
         cu_queries = offsets_of_decisions(batch.positions, batch.cu_seqlens)
-        return attention(queries, key, value, cu_queries, batch.cu_seqlens, backend=self.backend).out.flatten(1)
+        return call(queries, key, value, cu_queries, batch.cu_seqlens).out.flatten(1)
 
 
 class ClassificationHead(nn.Module):

@@ -28,7 +28,8 @@ def batch_invariant(model: nn.Module, on: bool = True) -> Iterator[None]:
     For the forward of encoders, models and heads of this package, on one device, with one build of torch and one
     setting of `torch.set_float32_matmul_precision`. Gradients are right but have no such promise; where
     `gradient_checkpointing` computes a forward again, the backward belongs into the block too. What `compile=true`
-    would compile runs as it is written, since a compiler makes other programs for other shapes.
+    would compile runs as it is written, since a compiler makes other programs for other shapes. Attention is asked for
+    `deterministic="batch"`, so an encoder whose `attention_backend` does not offer that raises.
 
     Example:
         >>> with batch_invariant(encoder):

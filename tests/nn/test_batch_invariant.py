@@ -145,8 +145,8 @@ def test_gradients_are_those_of_the_ordinary_mode(packs: Any, tiny: Any) -> None
     torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-11)
 
 
-def test_the_mode_ends_with_its_block(packs: Any, model: Model) -> None:
-    batch = packs.random([3, 4])
+def test_the_mode_ends_with_its_block(packs: Any, tiny: Any) -> None:
+    model, batch = Model(tiny(attention_backend="auto")), packs.random([3, 4])
     ordinary = model.score(batch)
     with pytest.raises(ZeroDivisionError), batch_invariant(model):
         _ = 1 / 0
@@ -156,12 +156,14 @@ def test_the_mode_ends_with_its_block(packs: Any, model: Model) -> None:
         assert all(torch.equal(found[name], value) for name, value in ordinary.items())
     with pytest.raises(ValueError, match="True, False or \"batch\", got 'maybe'"):
         model.score(batch, deterministic="maybe")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="backend 'exact' cannot run this"):
+        Model(tiny(attention_backend="exact")).score(batch, deterministic="batch")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 def test_what_would_be_compiled_runs_as_it_is_written(packs: Any, tiny: Any) -> None:
-    batch, plain = packs.random([3, 4]), tiny(n_layers=1)
-    compiled = tiny(n_layers=1, compile=True)
+    batch, plain = packs.random([3, 4]), tiny(n_layers=1, attention_backend="auto")
+    compiled = tiny(n_layers=1, attention_backend="auto", compile=True)
     torch._dynamo.utils.counters.clear()
     with batch_invariant(compiled), batch_invariant(plain), torch.no_grad():
         assert torch.equal(compiled(batch), plain(batch))
