@@ -12,6 +12,7 @@ from torch import Tensor
 from quantattn.attention import sdpa
 from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
+from quantattn.attention.rules import rule_named
 
 try:
     _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -43,7 +44,7 @@ def choose_backend(
     to `tiled`, which takes any device, dtype and head size in O(N) memory.
     """
     mask, extras = mask or Mask(), extras or Extras()
-    why_not_triton = _why_not_triton(q) if q.is_cuda else "q is not on a CUDA device"
+    why_not_triton = _why_not_triton(q, mask) if q.is_cuda else "q is not on a CUDA device"
     if why_not_triton is None:
         return Choice("triton", f"CUDA device, {_name(q)}, head size up to 256")  # sizes may be symbols here
     why_not_sdpa = _BY_LENGTH if deterministic == "batch" else sdpa.supports(q, mask, bias, extras)
@@ -61,7 +62,7 @@ def require_backend(
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
     reason = None
     if backend == "triton":
-        reason = _why_not_triton(q)
+        reason = _why_not_triton(q, mask)
     elif backend != "tiled" and deterministic == "batch":
         reason = _BY_LENGTH
     elif backend == "sdpa":
@@ -70,7 +71,7 @@ def require_backend(
         raise ValueError(f"backend {backend!r} cannot run this: {reason}")
 
 
-def _why_not_triton(q: Tensor) -> str | None:
+def _why_not_triton(q: Tensor, mask: Mask) -> str | None:
     if not _HAS_TRITON:
         return "triton is not installed"
     if not q.is_cuda and not _INTERPRETED:
@@ -82,6 +83,8 @@ def _why_not_triton(q: Tensor) -> str | None:
         return "the Triton interpreter computes bfloat16 wrongly; use float16 or float32 there"
     if q.shape[-1] > 256:
         return f"its kernels take head sizes up to 256, got {q.shape[-1]}"
+    if mask.rule is not None and rule_named(mask.rule).kernel is None:
+        return f"mask rule {mask.rule!r} was registered without a kernel"
     return None
 
 

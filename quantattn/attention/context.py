@@ -218,8 +218,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, mask: Mas
         raise ValueError(f"cu_seqlens must be (N + 1,) int32 with N ≥ 1, got {tuple(cu.shape)} {cu.dtype}")
     if not isinstance(mask, Mask):
         raise TypeError(f"mask must be a Mask, got {type(mask).__name__}")
-    if mask.prefix and (mask.left is not None or mask.right is not None):
-        raise ValueError(f"a ring takes masks without a prefix, got {mask}")
+    if mask.rule is not None or (mask.prefix and (mask.left is not None or mask.right is not None)):
+        raise ValueError(f"a ring takes masks without a prefix and without a rule, got {mask}")
     if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
         raise ValueError(f"scale must be a finite number, got {scale!r}")
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from quantattn.attention.rules import rule_named
+
 _BEYOND = 1 << 30
 """A bound of this many keys or more is none: offsets are int32, and sums of bounds and places must stay so."""
 
@@ -26,9 +28,10 @@ class Mask:
         window: (left, right), how many keys before and after its own place a query may see; None is unbounded.
         prefix: how many keys at the start every query sees beside that (a prefix-LM with `causal`, global keys with
             a window).
+        rule: name of a rule of one's own (`register_mask_rule`), which hides more.
 
-    Masks combine: `a & b` sees what both see, `a | b` what either sees; where no interval and prefix does (two
-    different prefixes under &), it is refused.
+    Masks combine: `a & b` sees what both see, `a | b` what either sees; where no interval, prefix and rule
+    does (two different prefixes under &, a rule under |), it is refused.
 
     Raises:
         ValueError: a window that is not a pair, or a negative bound or prefix.
@@ -38,12 +41,15 @@ class Mask:
     causal: bool = False
     window: tuple[int | None, int | None] | None = None
     prefix: int = 0
+    rule: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.causal, bool):
             raise TypeError(f"causal must be True or False, got {self.causal!r}")
         if type(self.prefix) is not int or self.prefix < 0:
             raise ValueError(f"prefix counts keys and must be an int ≥ 0, got {self.prefix!r}")
+        if self.rule is not None:
+            rule_named(self.rule)
         if self.window is None:
             return
         pair = isinstance(self.window, (tuple, list)) and len(self.window) == 2
@@ -75,10 +81,21 @@ class Mask:
             seen &= relative <= self.right
         if self.prefix:
             seen |= torch.arange(n_k, device=device)[None, :] < self.prefix
-        return seen
+        return self.under_rule(seen, (0, n_q), (0, n_k), n_q, n_k)
+
+    def under_rule(self, seen: Tensor, queries: tuple[int, int], keys: tuple[int, int], n_q: int, n_k: int) -> Tensor:
+        """What of a block of visible pairs its rule leaves; the block itself without one."""
+        if self.rule is None:
+            return seen
+        query = torch.arange(*queries, device=seen.device)[:, None]
+        key = torch.arange(*keys, device=seen.device)[None, :]
+        return seen & rule_named(self.rule).of(query, key, n_q, n_k)
 
     def blocks(self, n_q: int, n_k: int, block_q: int, block_k: int) -> Tensor:
-        """(⌈Nq / block_q⌉, ⌈Nk / block_k⌉) int8: 0 where a block is empty, 1 partly visible, 2 full; by its corners."""
+        """(⌈Nq / block_q⌉, ⌈Nk / block_k⌉) int8: 0 where a block is empty, 1 partly visible, 2 full.
+
+        By the bounds, from the corners of a block; under a rule a block that they leave is 1.
+        """
         counts = torch.empty(-(-n_q // block_q), -(-n_k // block_k), dtype=torch.int8)
         for i in range(counts.shape[0]):
             rows = (i * block_q, min((i + 1) * block_q, n_q))
@@ -92,7 +109,7 @@ class Mask:
         least, most = keys[0] - (queries[1] - 1 + shift), keys[1] - 1 - (queries[0] + shift)
         whole = (self.left is None or least >= -self.left) and (self.right is None or most <= self.right)
         if whole or keys[1] <= self.prefix:
-            return 2
+            return 2 if self.rule is None else 1
         # The nearest pair decides whether anything is visible: relative positions fill [least, most] without a gap.
         some = (self.left is None or most >= -self.left) and (self.right is None or least <= self.right)
         return 1 if some or keys[0] < self.prefix else 0
@@ -119,11 +136,19 @@ class Mask:
         bounds = _least(a.left, b.left), _least(a.right, b.right)
         if a.prefix != b.prefix and not (a._unbounded or b._unbounded):
             raise ValueError(f"masks with prefixes {a.prefix} and {b.prefix} have no intersection that is a mask")
-        return _from_bounds(*bounds, b.prefix if a._unbounded else a.prefix)
+        if None not in (a.rule, b.rule) and a.rule != b.rule:
+            raise ValueError(f"masks with rules {a.rule!r} and {b.rule!r}: register one rule that is both")
+        return _from_bounds(*bounds, b.prefix if a._unbounded else a.prefix, a.rule or b.rule)
 
     def __or__(self, other: Mask) -> Mask:
+        if self == other:
+            return self
+        if self.rule is not None or other.rule is not None:
+            raise ValueError(
+                f"a union with rule {self.rule or other.rule!r} is no mask: register a rule that is the union"
+            )
         bounds = _most(self.left, other.left), _most(self.right, other.right)
-        return _from_bounds(*bounds, max(self.prefix, other.prefix))
+        return _from_bounds(*bounds, max(self.prefix, other.prefix), None)
 
     @property
     def _unbounded(self) -> bool:
@@ -142,8 +167,8 @@ def _most(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else max(a, b)
 
 
-def _from_bounds(left: int | None, right: int | None, prefix: int) -> Mask:
+def _from_bounds(left: int | None, right: int | None, prefix: int, rule: str | None) -> Mask:
     if right == 0:
-        return Mask(causal=True, window=None if left is None else (left, 0), prefix=prefix)
+        return Mask(causal=True, window=None if left is None else (left, 0), prefix=prefix, rule=rule)
     unbounded = left is None and right is None
-    return Mask(window=None if unbounded else (left, right), prefix=0 if unbounded else prefix)
+    return Mask(window=None if unbounded else (left, right), prefix=0 if unbounded else prefix, rule=rule)

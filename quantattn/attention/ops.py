@@ -17,15 +17,16 @@ from torch import Tensor
 from quantattn.attention.dropout import threshold
 from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
+from quantattn.attention.rules import rule_named
 from quantattn.attention.seen import as_given
 from quantattn.attention.state import lse_dtype
 
 _PROBLEM = "Tensor? cu_q, Tensor? cu_k, Tensor? bias, float scale, int? left, int? right"
 _MORE = (
     "int prefix=0, float softcap=0.0, float dropout=0.0, Tensor? scales=None, Tensor? alibi=None, Tensor? sinks=None, "
-    "Tensor? segments=None, Tensor? segments_k=None, Tensor? seed=None"
+    "Tensor? segments=None, Tensor? segments_k=None, Tensor? seed=None, str rule=''"
 )
-_MORE_COUNT = 9
+_MORE_COUNT = 10
 _ORDER = "bool ordered=False"
 """Of the forward alone: whether a query's order of sums depends on its own keys and on nothing else."""
 
@@ -34,11 +35,11 @@ def arguments(mask: Mask, extras: Extras) -> tuple[Any, ...]:
     """What the operators take beside the bounds of the mask, in the order of their schema."""
     e = extras
     tensors = (e.scales, e.alibi, e.sinks, e.segments, e.segments_k, e.seed if e.dropout else None)
-    return mask.prefix, e.softcap or 0.0, e.dropout, *tensors
+    return mask.prefix, e.softcap or 0.0, e.dropout, *tensors, mask.rule or ""
 
 
 def _extras(more: tuple[Any, ...]) -> Extras:
-    _, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed = more
+    _, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed, _ = more
     return Extras(softcap or None, scales, alibi, sinks, segments, segments_k, dropout, seed)
 
 
@@ -77,14 +78,15 @@ def _kernels() -> Any:
 
 
 def _problem(
-    cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None, scale: float, *rest: Any, ordered: bool = False
-) -> Any:
+    device: torch.device, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None, scale: float, *rest: Any,
+    ordered: bool = False,
+) -> Any:  # fmt: skip
     left, right, *more = rest
-    prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed = more
+    prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed, rule = more
     keep = threshold(dropout) / 2**32
     return _kernels().Problem(
         scale, left, right, cu_q, cu_k, bias, prefix, scales, softcap, alibi, sinks, segments, segments_k, seed, keep,
-        ordered,
+        ordered, rule_named(rule).checked_kernel(device) if rule else None,
     )  # fmt: skip
 
 
@@ -97,15 +99,15 @@ def attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
-    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
     ordered: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out = softmax(scores) v over the visible keys of each sequence, and its lse."""
     if cu_q is not None and cu_k is not None:
         check_values(q.shape[1], k.shape[1], cu_q, cu_k, bias)
-    more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed)
+    more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed, rule)
     out, lse = _forward_shapes(q)
-    problem = _problem(cu_q, cu_k, bias, scale, left, right, *more, ordered=ordered)
+    problem = _problem(q.device, cu_q, cu_k, bias, scale, left, right, *more, ordered=ordered)
     _kernels().launch_forward(q, k, v, out, lse, problem)
     return out, lse
 
@@ -127,13 +129,13 @@ def attention_backward_op(
     cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
-    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
     wants_dbias: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv, dbias, dscales, dsinks, empty where there is nothing; scores are computed again, none is stored."""
     launch = _kernels()
-    more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed)
-    problem = _problem(cu_q, cu_k, bias, scale, left, right, *more)
+    more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed, rule)
+    problem = _problem(q.device, cu_q, cu_k, bias, scale, left, right, *more)
     results = _backward_shapes(do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, scale, left, right, *more, wants_dbias)
     dq, dk, dv, dbias, dscales, dsinks = results
     out, lse = out.contiguous(), lse.contiguous()
@@ -164,7 +166,7 @@ def _backward_shapes(
     cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
-    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
     wants_dbias: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return *(x.new_empty(x.shape) for x in (q, k, v)), *_shapes_of_more(q, bias, scales, sinks, wants_dbias)  # type: ignore[return-value]
@@ -185,8 +187,8 @@ _BIAS = 5
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, cu_q, cu_k, bias, scale, left, right, *more, _ = inputs
-    ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *more[3:], *output)
-    ctx.numbers = (scale, left, right, *more[:3])
+    ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *more[3:-1], *output)
+    ctx.numbers, ctx.rule = (scale, left, right, *more[:3]), more[-1]
     ctx.set_materialize_grads(False)
 
 
@@ -197,11 +199,11 @@ def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Te
     do = torch.zeros_like(out) if do is None else do
     wants_dbias = bias is not None and ctx.needs_input_grad[_BIAS]
     dq, dk, dv, dbias, dscales, dsinks = attention_backward_op(
-        do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, *ctx.numbers, *tensors, wants_dbias
+        do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, *ctx.numbers, *tensors, ctx.rule, wants_dbias
     )
     scales, _, sinks, *_ = tensors
     more = (None, None, None, dscales if scales is not None else None, None, dsinks if sinks is not None else None)
-    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 3, *more, *(None,) * 4
+    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 3, *more, *(None,) * 5
 
 
 attention_op.register_autograd(_differentiate, setup_context=_save)
@@ -220,11 +222,12 @@ def _plain(backend: str) -> Any:
 
 def _tiling(
     cu_q: Tensor, cu_k: Tensor, scale: float, left: int | None, right: int | None, prefix: int,
-    block_q: int, block_k: int, ordered: bool = False,
+    block_q: int, block_k: int, rule: str, ordered: bool = False,
 ) -> Any:  # fmt: skip
     from quantattn.attention.tiling import Tiling
 
-    mask = Mask() if left is None and right is None else Mask(window=(left, right), prefix=prefix)
+    unbounded = left is None and right is None
+    mask = Mask(window=None if unbounded else (left, right), prefix=prefix, rule=rule or None)
     return Tiling(tuple(cu_q.tolist()), tuple(cu_k.tolist()), mask, scale, block_q, block_k, ordered)
 
 
@@ -238,13 +241,13 @@ def packed_attention_op(
     scale: float, left: int | None, right: int | None, backend: str, block_q: int, block_k: int,
     prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
-    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
     ordered: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out = softmax(scores) v over the visible keys of each sequence, and its lse, on any device."""
     check_values(q.shape[0], k.shape[0], cu_q, cu_k, bias)
-    tiling = _tiling(cu_q, cu_k, scale, left, right, prefix, block_q, block_k, ordered)
-    extras = _extras((prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed))
+    tiling = _tiling(cu_q, cu_k, scale, left, right, prefix, block_q, block_k, rule, ordered)
+    extras = _extras((prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed, rule))
     with as_given(q.device):
         out, lse = _plain(backend).forward(q, k, v, bias, tiling, extras)
     return out, lse
@@ -267,11 +270,11 @@ def packed_attention_backward_op(
     scale: float, left: int | None, right: int | None, backend: str, block_q: int, block_k: int,
     prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
-    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv, dbias when it is wanted, dscales, dsinks, empty where there is nothing."""
-    tiling = _tiling(cu_q, cu_k, scale, left, right, prefix, block_q, block_k)
-    extras = _extras((prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed))
+    tiling = _tiling(cu_q, cu_k, scale, left, right, prefix, block_q, block_k, rule)
+    extras = _extras((prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed, rule))
     with as_given(q.device):
         results = _plain(backend).backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias, extras)
     return tuple(q.new_empty(0) if x is None else x for x in results)  # type: ignore[return-value]
@@ -288,9 +291,9 @@ def _packed_backward_shapes(
 
 
 def _save_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, cu_q, cu_k, bias, *numbers, _ = inputs
+    q, k, v, cu_q, cu_k, bias, *numbers, rule, _ = inputs
     ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *numbers[9:], *output)
-    ctx.numbers = numbers[:9]
+    ctx.numbers, ctx.rule = numbers[:9], rule
     ctx.set_materialize_grads(False)
 
 
@@ -301,11 +304,11 @@ def _differentiate_packed(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> t
     do = torch.zeros_like(out) if do is None else do
     wants_dbias = bias is not None and ctx.needs_input_grad[_BIAS]
     dq, dk, dv, dbias, dscales, dsinks = packed_attention_backward_op(
-        do, dlse, q, k, v, out, lse, wants_dbias, cu_q, cu_k, bias, *ctx.numbers, *tensors
+        do, dlse, q, k, v, out, lse, wants_dbias, cu_q, cu_k, bias, *ctx.numbers, *tensors, ctx.rule
     )
     scales, _, sinks, *_ = tensors
     more = (None, None, None, dscales if scales is not None else None, None, dsinks if sinks is not None else None)
-    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 6, *more, *(None,) * 4
+    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 6, *more, *(None,) * 5
 
 
 packed_attention_op.register_autograd(_differentiate_packed, setup_context=_save_packed)

@@ -149,6 +149,8 @@ class Placement:
 
 def visible_keys(cu_seqlens: Tensor, mask: Mask) -> Tensor:
     """(T,) int64, how many keys each row of a pack sees: what a row costs, up to a factor."""
+    if mask.rule is not None:
+        raise ValueError(f"what a row costs is known for masks without a rule, got {mask}")
     cu = cu_seqlens.cpu().long()
     lengths = cu.diff()
     before = torch.arange(int(cu[-1])) - cu[:-1].repeat_interleave(lengths)

@@ -49,6 +49,8 @@ def supports(q: Tensor, mask: Mask, bias: Tensor | None, extras: Extras = Extras
         return "it would read a bias as a dense mask and give it no gradient"
     if mask.left is not None or mask.right not in (None, 0) or mask.prefix:
         return "its masks are full and causal, a window would become a dense mask"
+    if mask.rule is not None:
+        return "its masks know no rules"
     if extras.names():
         return f"torch's operator has no {', no '.join(extras.names())}"
     return None

@@ -82,7 +82,7 @@ def visible_block(
         seen &= relative <= mask.right
     if mask.prefix:
         seen |= torch.arange(*keys, device=device)[None, :] < mask.prefix
-    return seen
+    return mask.under_rule(seen, queries, keys, n_q, n_k)
 
 
 def bias_of_sequence(bias: Tensor, n: int, n_q: int, n_k: int) -> Tensor:

@@ -62,6 +62,8 @@ def ask(
 ) -> Asked:  # fmt: skip
     """Raise unless the arguments are those of one attention; the same rules as `attention`."""
     check_options(mask, 0.0, softcap, True)
+    if mask.rule is not None:
+        raise ValueError(f"summaries take masks without a rule, got {mask}")
     for name, value in {"q": q, "k": k, "lse": lse, "cu_seqlens": cu_q, "cu_seqlens_k": cu_k, "bias": bias}.items():
         if not isinstance(value, Tensor) and (value is not None or name in ("q", "k", "lse")):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")

@@ -112,7 +112,7 @@ def test_a_ring_needs_a_process_group_and_a_place_in_it(computed: list[dict[str,
     q = torch.zeros(4, 2, 8)
     with pytest.raises(ValueError, match="needs a process group: call torch"):
         ring_attention(q, q, q)
-    with pytest.raises(ValueError, match=r"a ring takes masks without a prefix, got Mask.*prefix=2"):
+    with pytest.raises(ValueError, match=r"a ring takes masks without a prefix and without a rule, got Mask.*prefix=2"):
         ring_attention(q, q, q, mask=Mask(causal=True, prefix=2))
     with pytest.raises(ValueError, match="needs a process group"):
         unshard(q, Placement.contiguous(4, 1))

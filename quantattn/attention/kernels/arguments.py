@@ -33,6 +33,7 @@ class Terms(NamedTuple):
         bias_s: its stride by sequence, and by head, query and key the next three; 0 along an axis of one entry.
         segments_q: int32 for each query row; a query sees the keys of its own segment.
         segments_k: int32 for each key row.
+        rule: jit function (query, key, Nq, Nk) → whether the key is visible.
         sinks: (H,) float32, one more score in every row's sum, whose value is 0.
         seed: (1,) int64, of the dropout.
         threshold: a weight is kept where 32 random bits are below it.
@@ -48,6 +49,7 @@ class Terms(NamedTuple):
     bias_j: Any = None
     segments_q: Any = None
     segments_k: Any = None
+    rule: Any = None
     sinks: Any = None
     seed: Any = None
     threshold: Any = None
@@ -60,7 +62,7 @@ class Terms(NamedTuple):
     @property
     def hides(self) -> bool:
         """Whether keys may be invisible for other reasons than bounds, so that no block can be known to be full."""
-        return self.bias is not None or self.segments_q is not None
+        return any(x is not None for x in (self.bias, self.segments_q, self.rule))
 
 
 class Place(NamedTuple):

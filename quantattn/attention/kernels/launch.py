@@ -31,7 +31,8 @@ class Problem:
     `left`, `right` are the bounds of the mask, None for none; keys before `prefix` are seen by all. `scales`, `slopes`
     and `sinks` are (H,) float32; `segments_q` and `segments_k` int32, one number a row of q and of k, contiguous;
     `seed` is (1,) int64, and `keep` the probability that dropout keeps a weight. `ordered`: every query of the forward
-    visits its blocks of keys from the first to the last, so that its bits do not depend on its tile.
+    visits its blocks of keys from the first to the last, so that its bits do not depend on its tile. `rule` is a jit
+    function that hides more (`rules.py`).
     """
 
     scale: float
@@ -50,6 +51,7 @@ class Problem:
     seed: Tensor | None = None
     keep: float = 1.0
     ordered: bool = False
+    rule: Any = None
 
     def bounds(self) -> Bounds:
         """The mask's bounds; a prefix where everything is visible anyway is none."""
@@ -67,7 +69,7 @@ class Problem:
         threshold = None if self.seed is None else round(self.keep * 2**32)
         return Terms(
             self.scales, self.softcap or None, self.slopes, bias, s, h, i, j,
-            self.segments_q, self.segments_k, self.sinks, self.seed, threshold,
+            self.segments_q, self.segments_k, self.rule, self.sinks, self.seed, threshold,
         )  # fmt: skip
 
     def constants(self, q: Tensor, k: Tensor, config: configs.Config) -> dict[str, Any]:

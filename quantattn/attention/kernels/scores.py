@@ -32,13 +32,15 @@ def of_head(terms, sequence, number, scale):
 
 @triton.jit
 def see(query, key, place, bounds, terms):
-    """Who sees whom by the bounds of the mask and by segments, not yet by the bias."""
+    """Who sees whom by the bounds of the mask, its rule and segments, not yet by the bias."""
     seen = sees(query, key, place.n_q, place.n_k, bounds)
     if terms.segments_q is not None:  # (sequences, rows) when dense, where the starts are 0; (rows,) when packed
         of_query = terms.segments_q + tl.cast(place.batch, tl.int64) * place.n_q + place.q_start + query
         of_key = terms.segments_k + tl.cast(place.batch, tl.int64) * place.n_k + place.k_start + key
         own = tl.load(of_query, mask=query < place.n_q, other=0)
         seen = seen & (own == tl.load(of_key, mask=key < place.n_k, other=0))
+    if terms.rule is not None:
+        seen = seen & terms.rule(query, key, place.n_q, place.n_k)
     return seen
 
 

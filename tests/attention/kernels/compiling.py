@@ -62,10 +62,15 @@ class Variant:
     descriptors: bool | None = None
 
 
+@triton.jit
+def every_third(query, key, n_q, n_k):
+    return key % 3 == 0
+
+
 TYPES = {
     "scales": "*fp32", "softcap": "fp32", "slopes": "*fp32", "sinks": "*fp32",
     "bias": "*fp32", "bias_s": "stride", "bias_h": "stride", "bias_i": "stride", "bias_j": 1,
-    "segments_q": "*i32", "segments_k": "*i32", "seed": "*i64", "threshold": "i64",
+    "segments_q": "*i32", "segments_k": "*i32", "rule": every_third, "seed": "*i64", "threshold": "i64",
 }  # fmt: skip
 NEEDS = {
     "bias": ("bias", "bias_s", "bias_h", "bias_i", "bias_j"),
@@ -112,9 +117,10 @@ def signature_of(variant: Variant, config: configs.Config) -> Signature:
     rows = Strides("stride", "stride", "stride", 1)
     terms = Terms(**{f: TYPES[f] if f in given else None for f in Terms._fields})
     plain = not given & {"scales", "softcap", "slopes", "bias"}
+    hides = bool(given & {"bias", "segments_q", "rule"})
     constants = {
         "D": variant.d, "GROUP": variant.group, "BLOCK_D": wide, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n,
-        "TMA": tma, "PRECISION": variant.precision, "PLAIN": plain, "HIDES": bool(given & {"bias", "segments_q"}),
+        "TMA": tma, "PRECISION": variant.precision, "PLAIN": plain, "HIDES": hides,
         "ALL_SEQUENCES": False, "ALL_HEADS": False, "ALL_QUERIES": False, "ALL_KEYS": False,
         "PART": variant.part,
     }  # fmt: skip
@@ -197,7 +203,7 @@ def defaults() -> list[Variant]:
     ]
 
 
-EVERYTHING = ("scales", "softcap", "slopes", "bias", "segments", "sinks", "dropout")
+EVERYTHING = ("scales", "softcap", "slopes", "bias", "segments", "rule", "sinks", "dropout")
 
 
 def with_terms() -> list[Variant]:
