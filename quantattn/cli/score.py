@@ -32,8 +32,8 @@ class ScoreSettings:
         data: what to score: its source and path alone; how sequences are made stands in the model's folder.
         paths: not used; output goes to `out`.
         out: folder of the Delta table.
-        deterministic: "on" gives the same bits for the same batches; "batch", the same whatever the batches, is not
-            part of this version.
+        deterministic: "on" gives the same bits for the same batches; "batch" the same whatever the batches are; "off"
+            promises neither.
         engine: "local"; "ray" is not part of this version.
         max_tokens_per_batch: budget of tokens a batch.
         shard_decisions: decisions written in one transaction.
@@ -57,8 +57,8 @@ class ScoreSettings:
 
     def __post_init__(self) -> None:
         # YAML reads a bare on or off as true or false.
-        if self.deterministic not in ("on", "off", True, False):
-            raise ValueError(f"deterministic={self.deterministic} is not part of this version; it has on and off")
+        if self.deterministic not in ("batch", "on", "off", True, False):
+            raise ValueError(f"deterministic must be batch, on or off, got {self.deterministic!r}")
         if self.engine != "local":
             raise ValueError(f"engine={self.engine} is not part of this version; it has local")
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -88,8 +88,8 @@ def score_tables(config: DictConfig) -> int:
     asked = settings(ScoreSettings, plain(config), "")
     check_source(asked.data.source, asked.data.path, asked.allow_targets)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if asked.device == "auto" else asked.device
-    deterministic = asked.deterministic in ("on", True)
-    torch.use_deterministic_algorithms(deterministic)
+    by_batch = asked.deterministic == "batch"
+    torch.use_deterministic_algorithms(by_batch or asked.deterministic in ("on", True))
     model = load_model(asked.model_folder, attention_backend=asked.attention.get("backend"))
     artefact = model.artefact
     assert artefact is not None
@@ -121,6 +121,7 @@ def score_tables(config: DictConfig) -> int:
             classes=tuple(map(str, json.loads(json.dumps(artefact.extra.get("classes", []))))),
             max_tokens=asked.max_tokens_per_batch,
             device=device,
+            deterministic="batch" if by_batch else True,
             watch=lambda at: tell(out, at),
             stop=lambda: bool(stopped),
         )

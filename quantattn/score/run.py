@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from arro3.core import Array, DataType
@@ -44,6 +44,7 @@ def score(
     max_tokens: int,
     device: str = "cpu",
     autocast: torch.dtype | None = None,
+    deterministic: bool | Literal["batch"] = True,
     watch: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] = bool,
 ) -> bool:
@@ -61,6 +62,8 @@ def score(
         max_tokens: budget of tokens a batch.
         device: where the model runs.
         autocast: dtype of products and attention; None computes in the parameters' own.
+        deterministic: "batch" gives a decision the same bits whatever the batches are, so `max_tokens` and the shards
+            change no score; see `Model.score`.
         watch: told where the run stands after each shard.
         stop: asked before each shard.
 
@@ -82,7 +85,9 @@ def score(
         if sink.has(shard.name):
             found += end - begin
         else:
-            scores = score_shard(model, work, shard, max_tokens, device=device, autocast=autocast)
+            scores = score_shard(
+                model, work, shard, max_tokens, device=device, autocast=autocast, deterministic=deterministic
+            )
             sink.write(shard.name, columns(work, plan, begin, end, scores, classes))
         done += end - begin
         if watch is not None:
@@ -91,7 +96,14 @@ def score(
 
 
 def score_shard(
-    model: Model, work: Work, shard: Shard, max_tokens: int, *, device: str, autocast: torch.dtype | None
+    model: Model,
+    work: Work,
+    shard: Shard,
+    max_tokens: int,
+    *,
+    device: str,
+    autocast: torch.dtype | None,
+    deterministic: bool | Literal["batch"] = True,
 ) -> dict[str, Tensor]:
     """Name → scores of the shard's decisions, in the order of their keys."""
     begin, end = (int(work.sequences.first[s]) for s in (shard.first, shard.last))
@@ -106,7 +118,7 @@ def score_shard(
             check_decisions(batch, model.encoder.config)
             places = batch.keys - begin
             seen[places] += 1
-            for name, rows in model.score(batch.to(device)).items():
+            for name, rows in model.score(batch.to(device), deterministic=deterministic).items():
                 if name not in found:
                     found[name] = torch.empty(end - begin, *rows.shape[1:])
                 found[name][places] = rows.float().cpu()

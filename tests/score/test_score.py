@@ -80,6 +80,16 @@ def test_shards_cover_every_decision_once() -> None:
         assert [shard.last for shard in plan.shards] == edges[1:]
 
 
+def test_by_batch_no_budget_and_no_shard_changes_a_bit(model: Model, tmp_path: Path) -> None:
+    tables, bits = [], []
+    for i, (tokens, shard) in enumerate([(7, 30), (40, 10), (100_000, 1000)]):
+        run(model, tmp_path / str(i), max_tokens=tokens, shard=shard, deterministic="batch")
+        tables.append(read(tmp_path / str(i)).select("key", "prob_up", "prob_down"))
+        bits.append(tables[-1]["prob_up"].to_numpy().tobytes() + tables[-1]["prob_down"].to_numpy().tobytes())
+    assert bits[0] == bits[1] == bits[2]
+    assert len(tables[0]) == 3 * N
+
+
 @pytest.mark.parametrize("stop_after", [0, 1, 3])
 def test_a_stopped_job_goes_on_and_equals_one_that_was_not(model: Model, tmp_path: Path, stop_after: int) -> None:
     run(model, tmp_path / "whole")
