@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 Verdict = Literal["pass", "fail", "not offered"]
+
+
+def verdict(ok: bool) -> Verdict:
+    """The verdict of something that ran."""
+    return "pass" if ok else "fail"
 
 
 @dataclass(frozen=True)
@@ -17,7 +23,7 @@ class Finding:
 
     Attributes:
         backend: what was checked: a backend's name, "state" for the algebra, "control" for mistakes made on purpose.
-        case: the problem, or the law of the algebra.
+        case: the problem, the law of the algebra, or "theorem: …", "feature: …", "random: …", "bound: …" and so on.
         dtype: of the inputs.
         quantity: "forward", "gradients", "bits", or what else was compared.
         worst: largest absolute error against float64; for a control, how far the mistake is from the right answer.
@@ -25,6 +31,8 @@ class Finding:
         allowed: the largest error within the budget; for a control, the distance that makes it a visible mistake.
         verdict: pass, fail, or "not offered" where the backend says that it does not take such inputs.
         note: the reason of a verdict other than pass, or what a control shows.
+        cases: how many problems were computed for it.
+        seeds: first and last seed that they were drawn from; None for what is not drawn.
     """
 
     backend: str
@@ -36,10 +44,61 @@ class Finding:
     allowed: float
     verdict: Verdict
     note: str = ""
+    cases: int = 1
+    seeds: tuple[int, int] | None = None
 
     @property
     def ratio(self) -> float:
         """Worst error over what standard attention loses; 0 when both are 0, infinite when only standard is."""
+        return self.worst / self.standard if self.standard else (0.0 if self.worst == 0 else math.inf)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How one result's errors against float64 are distributed, beside those of standard attention.
+
+    Errors in units in the last place are divided by the distance of the neighbours of the true number in the result's
+    dtype. A bound of 0 is none: it is stated for out and lse, of plain scores.
+
+    Attributes:
+        backend: whose result.
+        dtype: of the inputs.
+        d: head size.
+        length: of the sequence.
+        mask: who sees whom, in words.
+        result: out, lse, dq, dk or dv.
+        worst: largest absolute error.
+        mean: mean absolute error.
+        q999: the absolute error that one number in a thousand exceeds.
+        standard: largest absolute error of standard attention in the same dtype.
+        standard_mean: its mean.
+        standard_q999: its 99.9 % quantile.
+        ulp_median: median error in units in the last place.
+        ulp_q999: its 99.9 % quantile.
+        bound: what the error could at most be, computed before from the inputs (`bounds.py`), at its largest.
+        used: largest share of its own bound that an error takes.
+    """
+
+    backend: str
+    dtype: str
+    d: int
+    length: int
+    mask: str
+    result: str
+    worst: float
+    mean: float
+    q999: float
+    standard: float
+    standard_mean: float
+    standard_q999: float
+    ulp_median: float
+    ulp_q999: float
+    bound: float = 0.0
+    used: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Worst error over that of standard attention."""
         return self.worst / self.standard if self.standard else (0.0 if self.worst == 0 else math.inf)
 
 
@@ -49,13 +108,19 @@ class Certificate:
 
     Attributes:
         device: where it ran, in words.
-        versions: name → version of everything that takes part.
+        versions: name → version of everything that takes part, the driver's among them.
         findings: in the order in which they were made.
+        errors: how errors are distributed, where that was asked for.
+        sources: "kernels" and "attention" → sha256 of their source files.
+        configurations: kernel → its fixed blocks, where kernels were checked.
     """
 
     device: str
     versions: Mapping[str, str]
     findings: tuple[Finding, ...]
+    errors: tuple[Errors, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    configurations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -74,8 +139,64 @@ class Certificate:
 
     def joined(self, other: Certificate) -> Certificate:
         """Both certificates in one, as when a part of the checks ran in another process."""
-        device = self.device if other.device == self.device else f"{self.device}; {other.device}"
-        return Certificate(device, {**other.versions, **self.versions}, self.findings + other.findings)
+        devices = dict.fromkeys([*self.device.split("; "), *other.device.split("; ")])
+        return Certificate(
+            "; ".join(devices),
+            {**other.versions, **self.versions},
+            self.findings + other.findings,
+            self.errors + other.errors,
+            {**other.sources, **self.sources},
+            {**other.configurations, **self.configurations},
+        )
+
+    @property
+    def sha(self) -> str:
+        """Sha256 of everything that stands in it; another finding, version, source or device gives another one."""
+        content = json.dumps(self._content(), sort_keys=True, ensure_ascii=False, allow_nan=False)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def expired(self, versions: Mapping[str, str], sources: Mapping[str, str]) -> str | None:
+        """Why the certificate says nothing about an installation, in one sentence; None while it holds.
+
+        Args:
+            versions: name → version as installed (`machine.versions`).
+            sources: name → sha256 of the source files as installed (`machine.sources`).
+        """
+        for name, certified in self.versions.items():
+            if (found := versions.get(name, "not there")) != certified:
+                return f"the certificate is for {name} {certified} and {name} is {found}: validate again"
+        for name, certified in self.sources.items():
+            if (found := sources.get(name, "not there")) != certified:
+                return (
+                    f"the certificate is for source files of {name} with sha256 {certified[:12]} and they have "
+                    f"{found[:12]}: validate again"
+                )
+        return None
+
+    def headline(self) -> str:
+        """The answer in one sentence for somebody who knows nothing of kernels."""
+        if not self.ok:
+            return "Not certified."
+        lines = [
+            f"{difference:.2g} in {dtype} (its own rounding {own:.2g})" for dtype, difference, own in self.ranges()
+        ]
+        if not lines:
+            return "Exact: every check passed."
+        return (
+            "Exact: the largest difference from the true answer, beside standard attention's own rounding, is "
+            + ", ".join(lines)
+            + "."
+        )
+
+    def ranges(self) -> list[tuple[str, float, float]]:
+        """(dtype, largest error of an output, largest of standard attention) over random problems and error tables."""
+        found: dict[str, tuple[float, float]] = {}
+        drawn = [(f.dtype, f.worst, f.standard) for f in self.passed if _is_drawn(f)]
+        measured = [(e.dtype, e.worst, e.standard) for e in self.errors if e.result == "out"]
+        for dtype, worst, standard in drawn + measured:
+            before = found.get(dtype, (0.0, 0.0))
+            found[dtype] = max(before[0], worst), max(before[1], standard)
+        return [(dtype, *pair) for dtype, pair in found.items()]
 
     def statement(self) -> str:
         """The answer to "is it an approximation?", in the figures of this certificate."""
@@ -107,21 +228,44 @@ class Certificate:
 
     def to_json(self) -> str:
         """The certificate as JSON, with its statement; numbers that are not finite are the strings "inf" and "nan"."""
-        document = {
-            "ok": self.ok,
-            "statement": self.statement(),
+        said = {"ok": self.ok, "sha": self.sha, "headline": self.headline(), "statement": self.statement()}
+        ranges = [dict(zip(("dtype", "worst", "standard"), found, strict=True)) for found in self.ranges()]
+        document = said | {"ranges": [_plain(entry) for entry in ranges]} | self._content()
+        return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+
+    def _content(self) -> dict[str, Any]:
+        return {
             "device": self.device,
             "versions": dict(self.versions),
+            "sources": dict(self.sources),
+            "configurations": dict(self.configurations),
             "findings": [_plain(asdict(finding) | {"ratio": finding.ratio}) for finding in self.findings],
+            "errors": [_plain(asdict(row) | {"ratio": row.ratio}) for row in self.errors],
         }
-        return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:
-        """The certificate that `to_json` wrote."""
+        """The certificate that `to_json` wrote.
+
+        Raises:
+            ValueError: no JSON, a field that is missing, or a content that its sha256 does not fit.
+        """
         document = json.loads(text)
-        findings = (_finding(entry) for entry in document["findings"])
-        return cls(document["device"], document["versions"], tuple(findings))
+        try:
+            certificate = cls(
+                device=document["device"],
+                versions=document["versions"],
+                findings=tuple(_finding(entry) for entry in document["findings"]),
+                errors=tuple(_errors(entry) for entry in document["errors"]),
+                sources=document["sources"],
+                configurations=document["configurations"],
+            )
+            sha = document["sha"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this is no certificate: it lacks {error}") from error
+        if certificate.sha != sha:
+            raise ValueError(f"the certificate says sha256 {str(sha)[:12]} of itself and has {certificate.sha[:12]}")
+        return certificate
 
 
 def _losses(findings: Iterable[Finding]) -> list[str]:
@@ -129,7 +273,7 @@ def _losses(findings: Iterable[Finding]) -> list[str]:
     lines = []
     groups: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
-        if f.quantity == "forward" and f.standard > 0 and f.case.startswith("random"):
+        if f.standard > 0 and _is_drawn(f):
             groups.setdefault((f.backend, f.dtype), []).append(f)
     for (backend, dtype), group in groups.items():
         worst = max(group, key=lambda f: f.worst)
@@ -139,6 +283,10 @@ def _losses(findings: Iterable[Finding]) -> list[str]:
             f"{worst.standard:.2g}; never more than {ratio:.2f} times its loss."
         )
     return lines
+
+
+def _is_drawn(f: Finding) -> bool:
+    return f.quantity == "forward" and f.case.startswith("random")
 
 
 def _plain(entry: dict[str, Any]) -> dict[str, Any]:
@@ -156,4 +304,14 @@ def _finding(entry: Mapping[str, Any]) -> Finding:
         allowed=float(entry["allowed"]),
         verdict=entry["verdict"],
         note=entry["note"],
+        cases=entry["cases"],
+        seeds=None if entry["seeds"] is None else (entry["seeds"][0], entry["seeds"][1]),
     )
+
+
+def _errors(entry: Mapping[str, Any]) -> Errors:
+    return Errors(**{f.name: _number(entry[f.name]) for f in fields(Errors)})
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in ("inf", "-inf", "nan") else value

@@ -25,8 +25,8 @@ from quantattn.attention.state import Attended, AttentionState
 from quantattn.attention.testing import Backend, Budget, Row, check, errors, run
 from quantattn.attention.tiled import tiled_attention
 
-Size = Literal["small", "usual", "full"]
-"""Of the random problems: small for an interpreter, usual, or full with every head size and longer sequences."""
+Size = Literal["small", "usual"]
+"""Of the random problems: small for an interpreter, or usual."""
 
 _FAR = 70
 """Places between neighbours of a stretched example: more than a tile of 64."""
@@ -35,8 +35,8 @@ _VISIBLE = 0.05
 """Distance from a worked example's right answer at which a wrong answer counts as another one."""
 
 
-def backend_named(name: str) -> Backend:
-    """`attention(backend=name)` with the signature of the implementations."""
+def backend_named(name: str, deterministic: bool | str = True) -> Backend:
+    """`attention(backend=name, deterministic=deterministic)` with the signature of the implementations."""
 
     def call(
         q: Tensor,
@@ -67,6 +67,7 @@ def backend_named(name: str) -> Backend:
             sinks=e.sinks,
             segments=e.segments,
             segments_k=e.segments_k,
+            deterministic=deterministic,
             backend=name,
         )
 
@@ -168,30 +169,18 @@ def random_problems(dtype: torch.dtype, device: torch.device, size: Size) -> lis
             draw(1, (20,), (70,), heads=1, d=40, mask=Mask(causal=True), label="causal, Nq < Nk, D 40"),
             draw(2, (66,), heads=1, d=8, mask=Mask(window=(9, 2)), bias="full", label="window (9, 2), bias"),
         ]
-    usual = [
+    return [
         draw(0, (67, 0, 130, 1), (35, 3, 130, 70), heads=6, heads_k=2, d=72, dlse=True, label="ragged, full, D 72"),
         draw(1, (97, 40), (150, 20), heads=4, heads_k=2, d=64, mask=Mask(causal=True), label="causal, Nq ≠ Nk"),
         draw(2, (200,), heads=2, d=59, mask=Mask(window=(32, 8)), dlse=True, label="window (32, 8), D 59"),
         draw(3, (60, 33), (90, 33), heads=3, heads_k=1, bias="full", label="bias with −∞, 3 heads on 1"),
     ]
-    if size == "usual":
-        return usual
-    sizes = [
-        draw(10 + d, (300, 17), heads=2, heads_k=1, d=d, mask=Mask(causal=True), label=f"causal, D {d}")
-        for d in (8, 16, 32, 80, 96, 111, 128, 192, 256)
-    ]
-    return [
-        *usual,
-        *sizes,
-        draw(4, (1500, 1, 700), heads=2, d=64, label="long, full"),
-        draw(5, (2000,), heads=2, d=64, mask=Mask(causal=True, window=(256, 0)), dlse=True, label="long, window"),
-    ]
 
 
-def check_random(name: str, problem: Problem, budget: Budget) -> Iterator[Finding]:
+def check_random(name: str, problem: Problem, budget: Budget, part: str = "random") -> Iterator[Finding]:
     """A random problem within its budget, forward and backward, twice with the same bits."""
-    case, dtype = f"random: {problem.label}", problem.q.dtype
-    refusal = refused(name, problem.q, problem.mask, problem.bias)
+    case, dtype = f"{part}: {problem.label}", problem.q.dtype
+    refusal = refused(name, problem.q, problem.mask, problem.bias, problem.extras)
     if refusal is not None:
         yield not_offered(name, case, dtype, refusal)
         return
@@ -226,10 +215,13 @@ def check_hidden(name: str, problem: Problem, budget: Budget) -> Iterator[Findin
         yield _finding(name, case, dtype, quantity, worst, budget.standard[result][0], budget.allowed[result][0])
 
 
-def refused(name: str, q: Tensor, mask: Mask, bias: Tensor | None, extras: Extras | None = None) -> str | None:
+def refused(
+    name: str, q: Tensor, mask: Mask, bias: Tensor | None, extras: Extras | None = None,
+    deterministic: bool | str = True,
+) -> str | None:  # fmt: skip
     """Why the backend does not take such inputs; None when it does."""
     try:
-        require_backend(name, q, mask=mask, bias=bias, extras=extras)
+        require_backend(name, q, mask=mask, bias=bias, extras=extras, deterministic=deterministic)
     except ValueError as refusal:
         return str(refusal)
     return None
