@@ -43,9 +43,10 @@ class KeyValueCache:
     def __init__(self, *, mask: Mask = Mask(causal=True), margin: int = 0, backend: str = "auto") -> None:  # noqa: B008  a frozen value
         if not isinstance(mask, Mask):
             raise TypeError(f"mask must be a Mask, got {type(mask).__name__}")
-        if mask.right != 0 or mask.prefix:
+        if mask.right != 0 or mask.prefix or mask.rule is not None:
             raise ValueError(
-                f"a stream sees no later key and forgets its first ones; expected a causal mask, got {mask}"
+                "a stream sees no later key and forgets its first ones; expected a causal mask without prefix or rule, "
+                f"got {mask}"
             )
         if type(margin) is not int or margin < 0:
             raise ValueError(f"margin counts tokens and must be an int ≥ 0, got {margin!r}")
