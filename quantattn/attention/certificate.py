@@ -177,16 +177,11 @@ class Certificate:
         """The answer in one sentence for somebody who knows nothing of kernels."""
         if not self.ok:
             return "Not certified."
-        lines = [
-            f"{difference:.2g} in {dtype} (its own rounding {own:.2g})" for dtype, difference, own in self.ranges()
-        ]
-        if not lines:
-            return "Exact: every check passed."
-        return (
-            "Exact: the largest difference from the true answer, beside standard attention's own rounding, is "
-            + ", ".join(lines)
-            + "."
-        )
+        said = [f"{worst:.2g} in {dtype}, where it is {own:.2g}" for dtype, worst, own in self.ranges()]
+        if not said:
+            return "Exact; every check passed."
+        first = said[0].replace("where it", "where standard attention's own rounding")
+        return f"Exact; largest difference {'; '.join([first, *said[1:]])}."
 
     def ranges(self) -> list[tuple[str, float, float]]:
         """(dtype, largest error of an output, largest of standard attention) over random problems and error tables."""
@@ -213,7 +208,8 @@ class Certificate:
             "parts that are brought to one reference and added; nothing is dropped. What is left is rounding:"
         ]
         lines += [f"  {line}" for line in _losses(self.passed)]
-        controls = [f for f in self.passed if f.backend == "control"]
+        lines += self._said_of_parts()
+        controls = [f for f in self.passed if f.backend == "control" and f.quantity == "forward"]
         if controls:
             least = min(controls, key=lambda f: f.worst)
             lines.append(
@@ -225,6 +221,27 @@ class Certificate:
             f"{len(self.passed)} checks passed on {self.device}."
         )
         return "\n".join(lines)
+
+    def _said_of_parts(self) -> list[str]:
+        """A line on theorems and one on the bound, where they were checked."""
+        lines = []
+        theorems = [f for f in self.passed if f.case.startswith("theorem")]
+        if theorems:
+            lines.append(
+                f"{len({f.case for f in theorems})} theorems hold in {sum(f.cases for f in theorems):,} comparisons: "
+                "what is masked is as if removed, the future changes no bit of the past, a sequence's bits do not "
+                "depend on its neighbours, and so on."
+            )
+        used = [e.used for e in self.errors if e.bound]
+        if used:
+            lines.append(
+                f"No error exceeds the bound that was computed from the inputs before: {len(used)} results take at "
+                f"most {max(used):.0%} of it."
+            )
+        planted = [f for f in self.passed if f.quantity == "caught"]
+        if planted:
+            lines.append(f"{len(planted)} times a wrong implementation was planted, and each time it was caught.")
+        return lines
 
     def to_json(self) -> str:
         """The certificate as JSON, with its statement; numbers that are not finite are the strings "inf" and "nan"."""

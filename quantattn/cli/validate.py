@@ -1,4 +1,8 @@
-"""`quantattn validate`: is it an approximation? A table of how far every backend is from float64 truth."""
+"""`quantattn validate`: is it an approximation? A table of how far every backend is from float64 truth.
+
+`--full` checks theorems, features, error tables under an a-priori bound, repeats and memory as well; its table has one
+row a part, and `--html` draws all of it.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +26,31 @@ from quantattn.learn.files import write_text
 def run(arguments: list[str]) -> int:
     """Validate as asked and print the certificate; 1 when a check failed."""
     parser = argparse.ArgumentParser("quantattn validate", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="more and larger problems")
+    parser.add_argument("--full", action="store_true", help="all parts: theorems, features, bounds, repeats, memory")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the certificate as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="also draw the certificate as a page")
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="one of several; all when left out")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 …; the GPU when there is one")
+    parser.add_argument("--workers", type=int, help="processes of --full at a time; the number of cores, at most 12")
     given = parser.parse_args(arguments)
+    for path in (given.json, given.html):
+        if path is not None and not path.absolute().parent.is_dir():
+            parser.error(f"there is no folder {path.absolute().parent} to write {path.name} in")
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    certificate = validate(given.backend or BACKENDS, device=device, full=given.full, progress=_dots())
+    certificate = validate(
+        given.backend or BACKENDS, device=device, full=given.full, progress=_dots(), workers=given.workers
+    )
     if sys.stderr.isatty():
         print(file=sys.stderr)
     out = console()
-    out.print(table(certificate))
+    out.print(table(certificate, by_part=given.full))
     for line in not_offered(certificate.findings):
         out.print(line)
     versions = ", ".join(f"{name} {version}" for name, version in certificate.versions.items())
     out.print(f"on {certificate.device}; {versions}")
+    out.print(f"sha256 {certificate.sha}")
     out.print(certificate.statement())
+    out.print(certificate.headline())
     if given.json is not None:
         write_text(given.json, certificate.to_json() + "\n")
     if given.html is not None:
@@ -55,15 +67,15 @@ def _dots() -> Callable[[Finding], None] | None:
     return lambda finding: print("." if finding.verdict != "fail" else "F", end="", file=sys.stderr, flush=True)
 
 
-def table(certificate: Certificate) -> Table:
-    """One row a backend, case and dtype: the worst of its checks."""
+def table(certificate: Certificate, *, by_part: bool = False) -> Table:
+    """One row a backend, case (or part of the certificate) and dtype: the worst of its checks."""
     drawn = Table(title="Error against float64, beside standard attention in the same dtype", title_justify="left")
     for name in ("backend", "case", "dtype"):
         drawn.add_column(name)
     for name in ("checks", "worst error", "allowed", "of standard"):
         drawn.add_column(name, justify="right")
     drawn.add_column("verdict")
-    for (backend, case, dtype), group in grouped(certificate.findings):
+    for (backend, case, dtype), group in grouped(certificate.findings, by_part=by_part):
         worst = max(group, key=lambda f: (f.verdict == "fail", f.worst / f.allowed if f.allowed else f.worst))
         ratio = max((f.ratio for f in group if f.standard), default=None)
         failed = sum(f.verdict == "fail" for f in group)
@@ -80,13 +92,17 @@ def table(certificate: Certificate) -> Table:
     return drawn
 
 
-def grouped(findings: Iterable[Finding]) -> Iterator[tuple[tuple[str, str, str], list[Finding]]]:
-    """Findings that ran, by backend, case and dtype, in the order in which they were made."""
+def grouped(
+    findings: Iterable[Finding], *, by_part: bool = False
+) -> Iterator[tuple[tuple[str, str, str], list[Finding]]]:
+    """Findings that ran, by backend, case (or its part) and dtype, in the order in which they were made."""
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         if finding.verdict != "not offered":
             # Whether a second run gives the same bits is one more check of the same case.
             case = finding.case.removesuffix(", again")
+            part, colon, _ = case.partition(": ")
+            case = case if not by_part else part if colon else "laws"
             groups.setdefault((finding.backend, case, finding.dtype), []).append(finding)
     yield from groups.items()
 

@@ -66,6 +66,96 @@ def groups(findings: Sequence[Mapping[str, Any]]) -> list[Group]:
     return found
 
 
+@dataclass(frozen=True)
+class Summary:
+    """One statement about every implementation that was asked.
+
+    Attributes:
+        said: the statement, the feature or the problem.
+        holds: implementations of which it holds.
+        fails: implementations of which it does not, with the dtype.
+        refused: implementations that do not offer it.
+        dtypes: of the inputs.
+        cases: problems or comparisons in all.
+        seeds: of the draws, "" where nothing was drawn.
+        used: largest share of what is allowed that was needed; None where not a bit may differ.
+        note: of the first finding that has one.
+    """
+
+    said: str
+    holds: tuple[str, ...]
+    fails: tuple[str, ...]
+    refused: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    cases: int
+    seeds: str
+    used: float | None
+    note: str
+
+
+SECTIONS = {
+    "theorem": (
+        "What holds of it",
+        "What softmax attention obeys, whoever computes it. Bits means that not one differs.",
+    ),
+    "feature": ("What it can do", "Each feature in a problem of its own, forward and backward, against float64."),
+    "repeat": ("The same bits again", "The same call many times, and the same sequence in batches of several sizes."),
+    "memory": ("Memory", "The power of the length with which peak memory grows: 1 is a straight line, 2 the matrix."),
+    "fuzz": ("Problems of any sort", "Drawn from seeds, forward and backward; a failure is named by its seed."),
+    "planted": (
+        "Wrong on purpose",
+        "A check that cannot fail proves nothing: each of these mistakes has to be caught.",
+    ),
+}
+"""What a case begins with → heading and note of its table."""
+
+
+def summaries(findings: Sequence[Mapping[str, Any]], part: str) -> list[Summary]:
+    """The findings of one part of the certificate, one row a statement, in the order in which they first occur."""
+    by: dict[str, list[Mapping[str, Any]]] = {}
+    for finding in findings:
+        name, _, said = finding["case"].partition(": ")
+        if name == part:
+            by.setdefault(said.removesuffix(", again"), []).append(finding)
+    found = []
+    for said, members in by.items():
+        ran = [f for f in members if f["verdict"] != "not offered"]
+        fails = dict.fromkeys(f"{f['backend']} ({f['dtype']})" for f in ran if f["verdict"] == "fail")
+        failing = {f["backend"] for f in ran if f["verdict"] == "fail"}
+        shares = [float(f["worst"]) / float(f["allowed"]) for f in ran if float(f["allowed"]) > 0]
+        seeds = sorted({seed for f in ran for seed in f.get("seeds") or ()})
+        found.append(
+            Summary(
+                said,
+                tuple(dict.fromkeys(f["backend"] for f in ran if f["backend"] not in failing)),
+                tuple(fails),
+                tuple(dict.fromkeys(f["backend"] for f in members if f["verdict"] == "not offered")),
+                tuple(dict.fromkeys(f["dtype"] for f in ran)),
+                sum(int(f.get("cases", 1)) for f in ran),
+                f"{seeds[0]} to {seeds[-1]}" if seeds else "",
+                max(shares, default=None),
+                next((f["note"] for f in ran if f["note"]), ""),
+            )
+        )
+    return found
+
+
+ERROR_COLUMNS = {
+    "worst": "Largest error",
+    "mean": "Mean",
+    "q999": "99.9 %",
+    "standard": "Standard: largest",
+    "standard_mean": "Mean",
+    "standard_q999": "99.9 %",
+    "ratio": "Ratio of the largest",
+    "ulp_median": "Median, ulp",
+    "ulp_q999": "99.9 %, ulp",
+    "bound": "Bound",
+    "used": "Share of it",
+}
+"""Numbers of a row of the error table → how a column is called."""
+
+
 def budget_figure(found: Sequence[Group]) -> Figure | None:
     """The largest share of its error budget that each backend used in each dtype; None when nothing was measured."""
     rows = [group for group in found if group.used is not None and math.isfinite(group.used)]
@@ -99,22 +189,32 @@ def render_certificate(document: Mapping[str, Any]) -> str:
     Args:
         document: plain values, as the JSON of a validation holds them: "ok", "statement", "device", "versions"
             (name → version) and "findings", each with backend, case, dtype, quantity, worst, standard, allowed,
-            verdict ("pass", "fail", "not offered") and note; numbers may be the strings "inf" and "nan".
+            verdict ("pass", "fail", "not offered") and note; numbers may be the strings "inf" and "nan". A full
+            validation also has "headline", "sha", "sources", "configurations", "ranges" (dtype, worst, standard),
+            "errors" (rows of the error table) and, of each finding, "cases" and "seeds".
 
     Raises:
-        ValueError: the document or one of its findings lacks a field.
+        ValueError: the document, one of its findings or one of its errors lacks a field.
     """
     if missing := {"ok", "statement", "device", "versions", "findings"} - set(document):
         raise ValueError(f"the certificate lacks {', '.join(sorted(missing))}")
     for place, finding in enumerate(document["findings"]):
         if missing := set(_FIELDS) - set(finding):
             raise ValueError(f"finding {place} of the certificate lacks {', '.join(sorted(missing))}")
+    for place, row in enumerate(document.get("errors", ())):
+        if missing := {"backend", "dtype", "d", "length", "mask", "result", *ERROR_COLUMNS} - set(row):
+            raise ValueError(f"row {place} of the error table lacks {', '.join(sorted(missing))}")
     found = groups(document["findings"])
+    sections = [(*said, rows) for part, said in SECTIONS.items() if (rows := summaries(document["findings"], part))]
     figure = budget_figure(found)
     return render_page(
         "certificate.html.j2",
         document=document,
         groups=found,
+        sections=sections,
+        errors=document.get("errors", ()),
+        columns=ERROR_COLUMNS,
+        every=[f for f in document["findings"] if f["verdict"] == "fail" or not _stands_in_the_table(f)],
         figure=figure,
         drawing=drawn(figure) if figure else None,
         numbers=("worst", "standard", "allowed"),
@@ -127,6 +227,11 @@ def render_certificate(document: Mapping[str, Any]) -> str:
 def write_certificate(path: str | os.PathLike[str], document: Mapping[str, Any]) -> Path:
     """Render to `path`: written beside it, flushed, and renamed."""
     return write_page(path, render_certificate(document))
+
+
+def _stands_in_the_table(finding: Mapping[str, Any]) -> bool:
+    """Whether a row of the error table says the same."""
+    return str(finding["case"]).startswith(("bound: ", "random: table, "))
 
 
 def _number(value: float | str | None) -> tuple[str, str]:

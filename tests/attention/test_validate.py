@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from quantattn.attention import api, checks
-from quantattn.attention.certificate import Certificate, Finding
+from quantattn.attention import api, checks, machine
+from quantattn.attention import validate as validation
+from quantattn.attention.certificate import Certificate, Errors, Finding
 from quantattn.attention.exact import exact_attention
+from quantattn.attention.parts import PARTS, Job
 from quantattn.attention.state import Attended, AttentionState
-from quantattn.attention.validate import main, validate
+from quantattn.attention.validate import expired, full_jobs, interpreted_jobs, main, validate
 
 GOOD = Finding("tiled", "random: full", "float32", "forward", 1e-7, 2e-7, 4e-7, "pass")
 CONTROL = Finding("control", "outputs averaged (practice)", "float32", "forward", 0.8, 0.0, 0.05, "pass")
@@ -54,6 +58,111 @@ def test_json_and_back_is_the_identity(certificate: Certificate) -> None:
     again = Certificate.from_json(both.to_json())
     assert again == both
     assert json.loads(both.to_json())["findings"][-2]["ratio"] == "inf"
+
+
+def test_the_hash_changes_with_everything_that_it_says(certificate: Certificate) -> None:
+    row = Errors("tiled", "float32", 64, 9, "full", "out", 1e-7, 1e-8, 9e-8, 2e-7, 1e-8, 1e-7, 0.3, 0.9, 1e-5, 0.01)
+    base = replace(certificate, errors=(row,), configurations={"fwd": "64 × 64"})
+    assert Certificate.from_json(base.to_json()) == base
+    assert Certificate.from_json(base.to_json()).sha == base.sha
+    first, *rest = base.findings
+    changes: dict[str, Any] = {
+        "device": "another",
+        "versions": {**base.versions, "torch": "9"},
+        "sources": {**base.sources, "kernels": "0"},
+        "configurations": {"fwd": "128 × 64"},
+        "errors": (replace(row, used=0.02),),
+        "findings": tuple(rest),
+    }
+    altered = [replace(base, **{name: value}) for name, value in changes.items()]
+    for name in ("backend", "case", "dtype", "quantity", "note"):
+        altered.append(replace(base, findings=(replace(first, **{name: "x"}), *rest)))
+    for name in ("worst", "standard", "allowed"):
+        altered.append(replace(base, findings=(replace(first, **{name: 7.0}), *rest)))
+    altered.append(replace(base, findings=(replace(first, verdict="fail"), *rest)))
+    altered.append(replace(base, findings=(replace(first, cases=7), *rest)))
+    altered.append(replace(base, findings=(replace(first, seeds=(0, 7)), *rest)))
+    assert len({base.sha, *(each.sha for each in altered)}) == len(altered) + 1
+
+
+def test_a_changed_file_is_no_certificate(certificate: Certificate) -> None:
+    document = json.loads(certificate.to_json())
+    document["findings"][0]["worst"] = 0.125
+    with pytest.raises(ValueError, match=r"says sha256 \w+ of itself and has"):
+        Certificate.from_json(json.dumps(document))
+    del document["sources"]
+    with pytest.raises(ValueError, match="this is no certificate: it lacks 'sources'"):
+        Certificate.from_json(json.dumps(document))
+
+
+def test_it_expires_with_the_versions_and_sources_that_it_is_about(certificate: Certificate) -> None:
+    assert expired(certificate) is None
+    versions, sources = dict(certificate.versions), dict(certificate.sources)
+    assert {"python", "torch"} <= set(versions)
+    assert set(sources) == {"kernels", "attention"}
+    assert certificate.expired(versions | {"polars": "1"}, sources) is None
+    said = certificate.expired(versions | {"torch": "9.9"}, sources)
+    assert said is not None
+    assert said.endswith("and torch is 9.9: validate again")
+    for name in sources:
+        assert f"source files of {name}" in str(certificate.expired(versions, sources | {name: "0" * 64}))
+    assert "torch is not there" in str(certificate.expired({"python": versions["python"]}, sources))
+
+
+def test_the_source_hash_follows_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "attention"
+    shutil.copytree(machine._HERE, here, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(machine, "_HERE", here)
+    before = machine.sources()
+    (here / "kernels" / "configs.py").write_text("# other blocks\n")
+    after = machine.sources()
+    assert before["kernels"] != after["kernels"]
+    assert before["attention"] == after["attention"]
+    (here / "tiled.py").rename(here / "tiled2.py")
+    assert machine.sources()["attention"] != after["attention"]
+
+
+def test_the_headline_has_both_roundings(certificate: Certificate) -> None:
+    (single, low) = certificate.ranges()
+    said = f"largest difference {single[1]:.2g} in float32, where standard attention's own rounding is {single[2]:.2g}"
+    assert said in certificate.headline()
+    assert f"{low[1]:.2g} in bfloat16, where it is {low[2]:.2g}" in certificate.headline()
+    assert certificate.headline().startswith("Exact; ")
+    assert Certificate("here", {}, (GOOD, BAD)).headline() == "Not certified."
+
+
+def test_a_full_validation_is_every_part_of_every_backend_once() -> None:
+    for device in (torch.device("cpu"), torch.device("cuda")):
+        jobs = full_jobs(("tiled",), (torch.float64, torch.bfloat16), device)
+        done = [(part, dtype, job.share) for job in jobs for part in job.parts for dtype in job.dtypes]
+        assert len(set(done)) == len(done)
+        assert {part for part, _, _ in done} == set(PARTS)
+        assert {dtype for part, dtype, _ in done if part == "examples"} == {torch.float64, torch.bfloat16}
+        for part in PARTS:
+            shares = [share for name, dtype, share in done if name == part and dtype == torch.bfloat16]
+            assert sorted(shares) == [(i, len(shares)) for i in range(len(shares))]
+    asked = {(part, dtype) for job in interpreted_jobs((torch.float32,)) for part in job.parts for dtype in job.dtypes}
+    assert ("theorems", torch.float32) in asked
+
+
+def test_jobs_run_in_child_processes_and_join_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job(("laws",), ("exact",), (torch.float32,)), Job(("examples",), ("tiled",), (torch.float64,))]
+    monkeypatch.setattr(validation, "full_jobs", lambda *_: jobs)
+    seen: list[Finding] = []
+    certificate = validate(["tiled"], [torch.float32], full=True, progress=seen.append, workers=2)
+    assert certificate.ok, certificate.statement()
+    assert tuple(seen) == certificate.findings
+    assert certificate.findings[0].backend == "state"
+    assert certificate.findings[-1].backend == "tiled"
+    assert certificate.device.count(";") == 0
+
+
+def test_bad_requests_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="at least one worker, got 0"):
+        validate(["tiled"], workers=0)
+    with pytest.raises(SystemExit):
+        main(["--part", "laws", "--share", "2/2"])
+    assert "--share is I/N with I below N, got 2/2" in capsys.readouterr().err
 
 
 def test_one_failure_withdraws_the_certificate() -> None:

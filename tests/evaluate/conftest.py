@@ -201,3 +201,58 @@ def certificate() -> dict[str, Any]:
     ]
     said = "Not certified: 2 of 6 checks failed.\nA second line."
     return {"ok": False, "statement": said, "device": "cpu", "versions": {"torch": "2.13"}, "findings": findings}
+
+
+@pytest.fixture(scope="session")
+def full_certificate() -> dict[str, Any]:
+    """A full validation's plain values, everything passed but one theorem of one implementation being not offered."""
+
+    def finding(backend: str, case: str, quantity: str, worst: float, allowed: float, **other: Any) -> Any:
+        found = {"backend": backend, "dtype": "bfloat16", "case": case, "quantity": quantity, "verdict": "pass"}
+        found |= {
+            "worst": worst,
+            "standard": 0.0,
+            "allowed": allowed,
+            "note": "",
+            "ratio": 0,
+            "cases": 9,
+            "seeds": None,
+        }
+        return {**found, **other}
+
+    findings = [
+        finding("tiled", "random: ragged", "forward", 5e-3, 2e-2, standard=9e-3),
+        finding("tiled", "theorem: masked is removed", "forward", 5e-3, 2e-2, seeds=[0, 2]),
+        finding("sdpa", "theorem: masked is removed", "forward", 1e-2, 2e-2, seeds=[0, 2]),
+        finding("tiled", "theorem: changing the future changes no earlier bit", "bits", 0.0, 0.0, seeds=[0, 2]),
+        finding("tiled", "feature: softcap", "forward", 4e-3, 3e-2),
+        finding("tiled", "feature: softcap, again", "bits", 0.0, 0.0),
+        finding("sdpa", "feature: softcap", "forward", 0.0, 0.0, verdict="not offered", note="no softcap"),
+        finding("tiled", "repeat: 100 times the same call", "bits", 0.0, 0.0, cases=100),
+        finding("tiled", "memory: N 512 to 4096", "slope", 0.96, 1.1, note="2.5 MiB at 512"),
+        finding("control", "memory: N 512 to 2048", "slope", 1.96, 1.6),
+        finding("tiled", "fuzz: 60 sorts of problems", "failures", 0.0, 0.0, cases=120, seeds=[0, 1]),
+        finding("control", "planted: small weights dropped", "caught", 0.02, 0.01),
+        finding("tiled", "bound: causal, D 64, N 1024", "forward", 4e-3, 5e-2, standard=9e-3),
+        finding("tiled", "random: table, causal, D 64, N 1024", "forward", 4e-3, 2e-2, standard=9e-3),
+    ]
+    row = {"backend": "tiled", "dtype": "bfloat16", "d": 64, "length": 1024, "mask": "causal", "ratio": 0.44}
+    sizes = {"worst": 4e-3, "mean": 1e-4, "q999": 2e-3, "standard": 9e-3, "standard_mean": 3e-4, "standard_q999": 5e-3}
+    units = {"ulp_median": 0.26, "ulp_q999": 0.6}
+    errors = [
+        {**row, **sizes, **units, "result": "out", "bound": 5e-2, "used": 0.3},
+        {**row, **sizes, **units, "result": "dq", "bound": 0.0, "used": 0.0},
+    ]
+    return {
+        "ok": True,
+        "statement": "Is it an approximation? No.\n  tiled in bfloat16 is within 0.005 of float64.",
+        "headline": "Exact; largest difference 0.005 in bfloat16, where standard attention's own rounding is 0.009.",
+        "sha": "ab" * 32,
+        "device": "cpu",
+        "versions": {"torch": "2.13", "driver": "550.54"},
+        "sources": {"kernels": "cd" * 32, "attention": "ef" * 32},
+        "configurations": {"fwd, 16 bits, D up to 64": "64 × 128, 4 warps, 3 stages"},
+        "ranges": [{"dtype": "bfloat16", "worst": 5e-3, "standard": 9e-3}],
+        "findings": findings,
+        "errors": errors,
+    }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quantattn.evaluate import render_certificate, write_certificate
-from quantattn.evaluate.certificate import Group, budget_figure, groups
+from quantattn.evaluate.certificate import Group, budget_figure, groups, summaries
 
 
 def test_groups_count_and_keep_the_worst(certificate: dict[str, Any]) -> None:
@@ -51,3 +51,45 @@ def test_a_certificate_that_lacks_something_is_one_sentence(certificate: dict[st
     finding = {k: v for k, v in certificate["findings"][0].items() if k != "worst"}
     with pytest.raises(ValueError, match="finding 0 of the certificate lacks worst"):
         render_certificate({**certificate, "findings": [finding]})
+
+
+def test_a_statement_is_one_row_whoever_was_asked(full_certificate: dict[str, Any]) -> None:
+    removed, future = summaries(full_certificate["findings"], "theorem")
+    assert (removed.said, removed.holds, removed.fails) == ("masked is removed", ("tiled", "sdpa"), ())
+    assert (removed.cases, removed.seeds, removed.used) == (18, "0 to 2", 0.5)
+    assert future.used is None
+    (softcap,) = summaries(full_certificate["findings"], "feature")
+    assert (softcap.holds, softcap.refused, softcap.cases) == (("tiled",), ("sdpa",), 18)
+    assert summaries(full_certificate["findings"], "nothing") == []
+
+
+def test_a_failed_theorem_is_named_with_its_implementation(full_certificate: dict[str, Any]) -> None:
+    findings = [dict(f) for f in full_certificate["findings"]]
+    findings[2]["verdict"] = "fail"
+    (removed, _) = summaries(findings, "theorem")
+    assert (removed.holds, removed.fails) == (("tiled",), ("sdpa (bfloat16)",))
+    page = render_certificate({**full_certificate, "ok": False, "findings": findings})
+    assert re.search(r"FAILED<small>sdpa \(bfloat16\)</small>", page)
+    assert "<h1>Not certified.</h1>" in page
+
+
+def test_a_full_page_has_every_part_once(full_certificate: dict[str, Any]) -> None:
+    page = render_certificate(full_certificate)
+    for title in ("What holds of it", "What it can do", "The same bits again", "Memory", "Wrong on purpose"):
+        assert page.count(f"<h2>{title}</h2>") == 1, title
+    for text in ("ab" * 32, "cd" * 32, "550.54", "64 × 128, 4 warps, 3 stages"):
+        assert page.count(text) == 1, text
+    assert "random: table" not in page  # which the table of errors shows
+    assert "random: ragged" in page
+    hostile = "<script>alert(1)</script>"
+    changed = {"headline": hostile, "sha": hostile, "sources": {hostile: hostile}, "configurations": {hostile: hostile}}
+    rows = [{**full_certificate["errors"][0], "mask": hostile, "backend": hostile}]
+    findings = [{**full_certificate["findings"][1], "case": f"theorem: {hostile}", "note": hostile}]
+    page = render_certificate({**full_certificate, **changed, "errors": rows, "findings": findings})
+    assert page.count("<script") == 1
+
+
+def test_a_row_of_errors_that_lacks_something_is_one_sentence(full_certificate: dict[str, Any]) -> None:
+    row = {k: v for k, v in full_certificate["errors"][0].items() if k != "bound"}
+    with pytest.raises(ValueError, match="row 0 of the error table lacks bound"):
+        render_certificate({**full_certificate, "errors": [row]})

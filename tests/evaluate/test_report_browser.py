@@ -47,9 +47,14 @@ def certified(tmp_path_factory: pytest.TempPathFactory, certificate: Any) -> Pat
     return write_certificate(tmp_path_factory.mktemp("certificate") / "certificate.html", certificate)
 
 
+@pytest.fixture(scope="module")
+def certified_fully(tmp_path_factory: pytest.TempPathFactory, full_certificate: Any) -> Path:
+    return write_certificate(tmp_path_factory.mktemp("certificate") / "full.html", full_certificate)
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 820, 1440])
-@pytest.mark.parametrize(("name", "n_figures"), [("page", 5), ("certified", 1)])
+@pytest.mark.parametrize(("name", "n_figures"), [("page", 5), ("certified", 1), ("certified_fully", 1)])
 def test_shows_everything_without_a_complaint(
     browser: Any, request: pytest.FixtureRequest, name: str, n_figures: int, width: int, dark: bool
 ) -> None:
@@ -81,6 +86,19 @@ def test_first_screen_answers_the_three_questions(browser: Any, page: Path) -> N
     assert len(bottoms) == 3
     assert max(bottoms) < 800
     assert browser.run("document.querySelector('.evidence svg').getBoundingClientRect().top") < 800
+
+
+def test_first_screen_of_a_certificate_says_what_differs_and_by_how_much(browser: Any, certified_fully: Path) -> None:
+    browser.open(certified_fully, width=1280, height=800)
+    assert browser.run("document.querySelector('h1').textContent").startswith("Exact")
+    shown = browser.run("[...document.querySelectorAll('.ranges tr')].map(r => [...r.cells].map(c => c.textContent))")
+    assert shown == [["", "ours", "standard attention’s own rounding"], ["bfloat16", "0.005", "0.009"]]
+    for name in (".ranges table", ".statement"):
+        assert browser.run(f"document.querySelector('{name}').getBoundingClientRect().bottom") < 800
+    row = browser.run("[...document.querySelector('.errors tbody tr').cells].map(c => c.textContent)")
+    assert row[:6] == ["tiled", "bfloat16", "64", "1024", "causal", "out"]
+    assert row[-2:] == ["0.05", "0.3"]
+    assert browser.requests() == [certified_fully.as_uri(), *(u for u in browser.requests() if u.startswith("data:"))]
 
 
 def test_dark_and_light_differ_and_print_is_light(browser: Any, page: Path) -> None:
