@@ -75,13 +75,10 @@ def test_the_hash_changes_with_everything_that_it_says(certificate: Certificate)
         "findings": tuple(rest),
     }
     altered = [replace(base, **{name: value}) for name, value in changes.items()]
-    for name in ("backend", "case", "dtype", "quantity", "note"):
-        altered.append(replace(base, findings=(replace(first, **{name: "x"}), *rest)))
-    for name in ("worst", "standard", "allowed"):
-        altered.append(replace(base, findings=(replace(first, **{name: 7.0}), *rest)))
-    altered.append(replace(base, findings=(replace(first, verdict="fail"), *rest)))
-    altered.append(replace(base, findings=(replace(first, cases=7), *rest)))
-    altered.append(replace(base, findings=(replace(first, seeds=(0, 7)), *rest)))
+    of_first: list[dict[str, Any]] = [{name: "x"} for name in ("backend", "case", "dtype", "quantity", "note")]
+    of_first += [{name: 7.0} for name in ("worst", "standard", "allowed")]
+    of_first += [{"verdict": "fail"}, {"cases": 7}, {"seeds": (0, 7)}]
+    altered += [replace(base, findings=(replace(first, **change), *rest)) for change in of_first]
     assert len({base.sha, *(each.sha for each in altered)}) == len(altered) + 1
 
 
