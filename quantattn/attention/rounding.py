@@ -1,10 +1,10 @@
 """What a recomputing implementation cannot avoid to lose: float64 attention with its roundings put in.
 
-A tiled implementation forms scores, sums and the logsumexp in float32; its backward rebuilds the weights from that
-logsumexp, and subtracts do·out, with an out that was rounded to the dtype of the inputs, from do·v. Each of these is
-off here by one unit roundoff of its format with a random sign, and nothing else is. So what comes out differs from the
-truth where standard attention, which keeps its weights, happens to lose nothing: one visible key, one number, a power
-of two. Beside what standard attention loses in a problem of any size it is small.
+A tiled implementation forms scores, sums and the logsumexp in float32, and rounds weights and gradients by scores to
+the dtype of the inputs before they are multiplied; its backward rebuilds the weights from the logsumexp, and subtracts
+do·out, with an out that was rounded to that dtype, from do·v. Each of these is off here by one unit roundoff of its
+format with a random sign, and nothing else is. So what comes out differs from the truth where standard attention, which
+keeps its weights, happens to lose nothing: one visible key, one number, a power of two.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class RoundedAttention:
         if bias is not None and bias.dtype != torch.bool:
             scores = scores + self._summed(bias, scores.shape)
         size = size + 2 * scores.detach().abs().where(seen, 0)
-        return self._off(scores.where(seen, -torch.inf), _SINGLE * size), seen
+        scores = self._off(scores.where(seen, -torch.inf), _SINGLE * size)
+        return cast(Tensor, _RoundedGradient.apply(scores, self)), seen  # type: ignore[no-untyped-call]
 
     def _off(self, x: Tensor, size: Tensor) -> Tensor:
         """X off by `size` with a random sign."""
@@ -116,10 +117,11 @@ class RoundedAttention:
 
 
 class _RoundedSum(torch.autograd.Function):
-    """`seen_sum` whose gradient by a weight, do·v, is off by what such a product loses in float32."""
+    """`seen_sum` of rounded weights; its gradient by one, do·v, is off by what such a product loses in float32."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, v: Tensor, seen: Tensor, rounding: RoundedAttention) -> Tensor:
+        weights = weights * (1 + rounding.unit * rounding.sign(weights))
         ctx.save_for_backward(weights, v, seen)
         ctx.rounding = rounding
         return seen_sum(weights, v, seen)
@@ -152,6 +154,20 @@ class _WithDelta(torch.autograd.Function):
         spread = (do * stored).square().sum(-1, keepdim=True).sqrt()
         size = _of_sum(spread, do.shape[-1]) + _SINGLE * delta.abs()
         return do / mass, -delta - size * ctx.rounding.sign(delta), None
+
+
+class _RoundedGradient(torch.autograd.Function):
+    """The identity, whose gradient is rounded to the dtype of the inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rounding: RoundedAttention) -> Tensor:
+        ctx.rounding = rounding
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,) = grads
+        return grad * (1 + ctx.rounding.unit * ctx.rounding.sign(grad)), None
 
 
 class _SummedGradient(torch.autograd.Function):

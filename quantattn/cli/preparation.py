@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 
@@ -19,7 +19,9 @@ from quantattn.data.market.prepare import MidLabel, prepare_market
 from quantattn.data.prepared import Prepared
 from quantattn.learn.controls import shuffle_labels
 from quantattn.nn import Artefact, NextEvent, Outcome, Regression
-from quantattn.score import Work
+
+if TYPE_CHECKING:
+    from quantattn.score import Work
 
 PREPARATIONS: Mapping[str, Callable[..., Prepared]] = {"market": prepare_market, "filings": prepare_filings}
 """Kind of data → how it is prepared; a new kind is one entry."""
@@ -88,6 +90,8 @@ def decisions_of(
     given = {name: value for name, value in trained["prepare"].items() if name in parameters(encode)}
     given = clipped(given | {"max_seq_len": trained["max_seq_len"]})
     made = encode(instantiate(source, "data.source", allow), artefact.vocabulary_json, **given)
+    from quantattn.score import Work  # whose table format training does not need
+
     return Work(made.sequences, made.as_of, made.entity, made.hashes, given)
 
 
