@@ -41,7 +41,7 @@ def choose_backend(
     """What `backend="auto"` runs for these inputs, and why.
 
     CUDA tensors go to the Triton kernels, CPU tensors to `sdpa` where it can express the problem, and everything else
-    to `tiled`, which takes any device, dtype and head size in O(N) memory.
+    to `tiled`, which takes any device, dtype and head size in O(N) memory. `deterministic="batch"` excludes `sdpa`.
     """
     mask, extras = mask or Mask(), extras or Extras()
     why_not_triton = _why_not_triton(q, mask) if q.is_cuda else "q is not on a CUDA device"
