@@ -158,6 +158,20 @@ def test_scores_come_from_the_saved_vocabulary_one_row_a_decision(
     assert "name another folder with out=DIR" in capsys.readouterr().err
 
 
+def test_by_batch_the_budget_of_tokens_changes_no_score(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [f"model={finished / 'model'}", "data=synthetic", "data.source.entities=2", "data.source.seed=9"]
+    arguments += ["data.source.events_per_entity=2048", "deterministic=batch"]
+    tables = []
+    for tokens in (330, 4000):
+        out = tmp_path / str(tokens)
+        assert call(monkeypatch, "score", *arguments, f"out={out}", f"max_tokens_per_batch={tokens}") == 0
+        tables.append(pl.read_delta(str(out)).sort("key").select("key", "prob_down", "prob_up"))
+    assert tables[0].equals(tables[1])
+    assert call(monkeypatch, "score", *arguments[:-1], "deterministic=maybe", f"out={tmp_path / 'no'}") == 2
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
