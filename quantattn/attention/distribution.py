@@ -12,14 +12,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from quantattn.attention.bounds import bounds
+from quantattn.attention.bounds import bounds, exponential, exponential_in_gradients
 from quantattn.attention.certificate import Errors, Finding, verdict
 from quantattn.attention.checks import not_offered, refused
 from quantattn.attention.exact import standard_attention
 from quantattn.attention.machine import dtype_name
 from quantattn.attention.mask import Mask
 from quantattn.attention.problems import Problem, random_problem
-from quantattn.attention.testing import Backend, Budget, check, error_budget, run
+from quantattn.attention.testing import Backend, Budget, Row, check, error_budget, run
 
 _MASKS = {"full": Mask(), "causal": Mask(causal=True), "window": Mask(window=(64, 16))}
 _MOST = 1 << 20
@@ -32,12 +32,13 @@ def table_problems(dtype: torch.dtype, device: torch.device, *, small: bool = Fa
     if small:  # under an interpreter
         return [draw(100, (40,), d=16, mask=Mask(causal=True), label="causal")]
     on_gpu = device.type == "cuda"
-    sizes, lengths = ((64, 128), (128, 1024, 4096)) if on_gpu else ((16, 64, 128), (32, 256, 1024))
+    sizes, lengths = ((64, 128), (128, 512, 2048)) if on_gpu else ((16, 64, 128), (32, 256, 1024))
     problems = [
         draw(100 + i, (n,), d=d, mask=mask, label=name)
         for i, d in enumerate(sizes)
         for n in lengths
         for name, mask in _MASKS.items()
+        if n < 1024 or d == 64
     ]
     odd = (80, 256) if on_gpu else (8, 40, 80, 111, 192, 256)
     return problems + [draw(200 + d, (300,), d=d, mask=_MASKS["causal"], label="causal") for d in odd]
@@ -52,7 +53,11 @@ def check_distribution(name: str, problem: Problem, budget: Budget, backend: Bac
     if refusal is not None:
         yield not_offered(name, f"bound: {case}", p.q.dtype, refusal)
         return
-    results, standard, most = run(backend, p), run(standard_attention, p), bounds(p, budget)
+    results, standard, most = (
+        run(backend, p),
+        run(standard_attention, p),
+        bounds(p, budget, exponential(name, p.q.dtype)),
+    )
     rows = {row.name: row for row in check(results, budget)}
     for result in ("out", "lse", "dq", "dk", "dv"):
         value, truth = results[result].double(), budget.truth[result]
@@ -80,12 +85,21 @@ def check_distribution(name: str, problem: Problem, budget: Budget, backend: Bac
                 note,
             )
     outside = [row for row in rows.values() if not row.ok]
+    if name == "sdpa" and outside:
+        outside = [row for row in outside if not _by_its_exponential(row, p, budget)]
     told = max(outside, key=lambda row: row.worst / row.allowed) if outside else rows["out"]
     note = "" if told.ok else f"{told.name}, mean error {told.mean:.3g}"
     yield Finding(
         name, f"random: table, {case}", dtype, "forward" if told.name == "out" else told.name, told.worst,
         budget.standard[told.name][0], told.allowed, verdict(told.ok), note,
     )  # fmt: skip
+
+
+def _by_its_exponential(row: Row, problem: Problem, budget: Budget) -> bool:
+    """Whether a gradient of torch's operator leaves its budget by no more than what its exponential is off by."""
+    x = exponential("sdpa", problem.q.dtype)
+    beyond = exponential_in_gradients(problem, x).get(row.name, 0.0)
+    return row.worst <= row.allowed + beyond and row.mean <= budget.allowed[row.name][1]
 
 
 def check_distributions(backends: Mapping[str, Backend], problems: Iterable[Problem]) -> Iterator[Finding | Errors]:

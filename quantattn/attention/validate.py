@@ -81,8 +81,10 @@ def full_jobs(backends: tuple[str, ...], dtypes: tuple[torch.dtype, ...], device
         jobs += [Job(("tables",), backends, (dtype,), (i, shares)) for i in range(shares)]
         if device.type != "cuda" or dtype != torch.float16:  # whose kernels differ from bfloat16's in nothing
             jobs += [Job(("features",), backends, (dtype,), (i, shares)) for i in range(shares)]
-        jobs += [Job(("fuzz",), backends, (dtype,)), Job(("theorems", "repeats"), backends, (dtype,))]
-        jobs += [Job(("examples", "random"), backends, (dtype,))]
+        others = [("fuzz",), ("theorems", "repeats"), USUAL[1:]]
+        if device.type != "cuda":
+            others = [tuple(part for parts in others for part in parts)]
+        jobs += [Job(parts, backends, (dtype,)) for parts in others]
     if torch.float64 in dtypes:
         jobs.append(Job(("examples",), backends, (torch.float64,)))
     return [*jobs, Job(("laws", "controls", "memory"), backends, dtypes)]
@@ -92,7 +94,7 @@ def interpreted_jobs(dtypes: tuple[torch.dtype, ...]) -> list[Job]:
     """The kernels under the interpreter, on small problems; bfloat16 is refused there."""
     few = tuple(dtype for dtype in dtypes if dtype in (torch.float32, torch.float16))
     return [Job(("examples", "random"), ("triton",), dtypes)] + [
-        Job((part,), ("triton",), (dtype,)) for dtype in few for part in ("theorems", "features", "tables")
+        Job(("theorems", "features", "tables"), ("triton",), (dtype,)) for dtype in few
     ]
 
 

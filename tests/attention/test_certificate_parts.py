@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from quantattn.attention.features import check_fuzz, feature_problems
 from quantattn.attention.mask import Mask
 from quantattn.attention.problems import random_problem
 from quantattn.attention.state import Attended
-from quantattn.attention.testing import error_budget
+from quantattn.attention.testing import error_budget, run
 from quantattn.attention.theorems import FULL, THEOREMS, Subject, check_theorem, subject_of
 
 CPU = torch.device("cpu")
@@ -232,3 +233,16 @@ def test_the_slope_of_a_power_is_its_exponent() -> None:
 def test_the_masks_of_a_subject_are_those_that_it_offers() -> None:
     assert FULL in subject_of("sdpa", backend_named("sdpa"), torch.float32, CPU, small=True).masks
     assert len(subject_of("sdpa", backend_named("sdpa"), torch.float32, CPU, small=True).masks) == 2
+
+
+def test_the_exponential_of_torch_is_named_where_it_leaves_a_budget() -> None:
+    """Its float32 backward by twenty units, its 16-bit forward by half a per cent of a weight; ours by neither."""
+    assert bounds.exponential("tiled", torch.bfloat16) == bounds.exponential("sdpa", torch.float32) == 40 * 2.0**-24
+    problem = random_problem(208, (300,), heads=2, heads_k=1, d=8, mask=Mask(causal=True), label="causal")
+    moved = bounds.exponential_in_gradients(problem, bounds.exponential("sdpa", torch.float32))
+    assert set(moved) == {"dq", "dk", "dv"}
+    lifted = problem.to(torch.float64)
+    by_values = run(exact_attention, replace(lifted, do=lifted.do.abs()))["dv"]
+    assert math.isclose(moved["dv"], 40 * 2.0**-24 * float(by_values.max()), rel_tol=1e-9)
+    found = check_distributions({"sdpa": backend_named("sdpa"), "tiled": backend_named("tiled")}, [problem])
+    assert {f.verdict for f in found if isinstance(f, Finding)} == {"pass"}
