@@ -105,7 +105,10 @@ def score_tables(config: DictConfig) -> int:
     if trained["kind"] != asked.data.kind:
         raise UsageError(f"model={asked.model_folder} was trained on {trained['kind']}, but data is {asked.data.kind}")
     work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets)
-    plan = make_plan(work, artefact.sha, asked.shard_decisions)
+    # In the batch-invariant mode the budget of tokens decides no bit.
+    budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
+    policy = {"deterministic": str(asked.deterministic), "device": torch.device(device).type, **budget}
+    plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
     out = terminal.console()
     out.print(
         f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {len(work.as_of):,} decisions in {len(plan.shards)} shards"

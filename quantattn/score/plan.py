@@ -46,15 +46,22 @@ class Shard:
 
 @dataclass(frozen=True)
 class Plan:
-    """Shards in order, the model's sha and the plan's own, which names model, data, settings and shard size."""
+    """Shards in order, the model's sha and the plan's own, which names model, data, settings, policy and shard size."""
 
     shards: tuple[Shard, ...]
     model_sha: str
     sha: str
 
 
-def make_plan(work: Work, model_sha: str, shard_decisions: int) -> Plan:
+def make_plan(work: Work, model_sha: str, shard_decisions: int, policy: Mapping[str, Any] | None = None) -> Plan:
     """Cut the sequences of `work` into shards of at least `shard_decisions` decisions (the last one may have fewer).
+
+    Args:
+        work: the decisions.
+        model_sha: of what scores them.
+        shard_decisions: size of a shard.
+        policy: plain values that decide the bits of a score beside model and data (how batches are made, where they
+            are computed), so that a table cannot go on under another one.
 
     Raises:
         ValueError: nothing to score, or a shard size below 1.
@@ -69,7 +76,8 @@ def make_plan(work: Work, model_sha: str, shard_decisions: int) -> Plan:
         "settings": dict(work.settings),
         "decisions": len(work.sequences.decisions),
         "shard_decisions": shard_decisions,
-        "format": 1,
+        "policy": dict(policy or {}),
+        "format": 2,
     }
     sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
     first = work.sequences.first.tolist()

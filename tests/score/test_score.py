@@ -48,7 +48,7 @@ def model() -> Model:
 
 def run(model: Model, out: Path, *, given: Work | None = None, sha: str = "m", **options: Any) -> bool:
     given = given or work()
-    plan = make_plan(given, sha, options.pop("shard", 10))
+    plan = make_plan(given, sha, options.pop("shard", 10), options.pop("policy", None))
     return score(model, given, plan, out, classes=CLASSES, max_tokens=options.pop("max_tokens", 40), **options)
 
 
@@ -137,6 +137,7 @@ def test_the_sink_takes_a_shard_once(tmp_path: Path) -> None:
         (work(hashes={"file": "b"}), {}),
         (work(settings={"max_seq_len": 8}), {}),
         (work(), {"shard": 11}),
+        (work(), {"policy": {"deterministic": "batch"}}),
     ],
 )
 def test_another_plan_is_refused_and_changes_nothing(
