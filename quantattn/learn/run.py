@@ -210,12 +210,14 @@ def keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, 
     ]
     if fitted is not None and fitted.best_step >= 0:
         lines.append(f"- best validation loss {fitted.best_value:.5f} at step {fitted.best_step}")
+    # By this hash the model, and every plan that scores with it, names the certificate of the attention that made it.
+    certified = {} if settings.exactness is None else {"certificate": settings.exactness.document.get("sha")}
     save_pretrained(
         model.cpu(),
         folder / "model",
         vocabulary_json=prepared.vocabulary_json,
         card="\n".join(lines) + "\n",
-        extra=settings.card,
+        extra={**settings.card, **certified},
     )
 
 

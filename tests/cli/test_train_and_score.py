@@ -94,6 +94,8 @@ def test_the_model_folder_loads_and_keeps_how_its_data_were_made(finished: Path)
     assert model.artefact is not None
     assert model.artefact.extra["data"]["max_seq_len"] == 330  # type: ignore[index]
     assert model.artefact.extra["classes"] == ["down", "up"]
+    certificate = Certificate.from_json((finished / "certificate.json").read_text())
+    assert model.artefact.extra["certificate"] == certificate.sha
 
 
 def test_a_folder_that_holds_a_run_is_not_trained_over(
