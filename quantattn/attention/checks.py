@@ -116,7 +116,7 @@ def check_mistakes() -> Iterator[Finding]:
         p = torch.exp(example.scores[0, 0].float())
         answers["no running maximum"] = float(p @ example.values[0].float() / p.sum())
         right = float(example.out[0, 0])
-        for mistake in answers.keys() & example.wrong.keys():
+        for mistake in [name for name in answers if name in example.wrong]:  # a set has no order that repeats
             missed, _ = errors(torch.tensor(answers[mistake]), torch.tensor(right).double())
             note = f"gives {answers[mistake]:.4g}, right is {right:.4g}"
             case, differs = f"{mistake} ({example.name})", missed > _VISIBLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,21 @@ def test_the_hash_changes_with_everything_that_it_says(certificate: Certificate)
     of_first += [{"verdict": "fail"}, {"cases": 7}, {"seeds": (0, 7)}]
     altered += [replace(base, findings=(replace(first, **change), *rest)) for change in of_first]
     assert len({base.sha, *(each.sha for each in altered)}) == len(altered) + 1
+
+
+def test_the_hash_is_the_same_in_another_process() -> None:
+    """Hashes of strings differ from process to process, and with them the order of a set."""
+    ask = (
+        "from quantattn.attention.validate import validate; import torch; "
+        "print(validate(['exact'], [torch.float64]).sha)"
+    )
+    shas = {
+        subprocess.run(
+            [sys.executable, "-c", ask], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(shas) == 1
 
 
 def test_a_changed_file_is_no_certificate(certificate: Certificate) -> None:
