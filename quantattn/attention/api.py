@@ -69,9 +69,10 @@ def attention(
         cu_seqlens_k: the same for k and v; None means `cu_seqlens`.
         mask: `Mask(causal=…, window=…)`; aligned so that the last query stands beside the last key.
         bias: additive, floating, or bool (True is seen), broadcastable to (N, H, longest Nq, longest Nk) with places
-            counted inside each sequence; −inf hides a key. It is read where it is used and never expanded, and its
-            gradient has its shape. On a GPU, with offsets, one that differs from place to place makes the host wait
-            for the longest lengths.
+            counted inside each sequence; −inf hides a key. A large finite number does not: where every score of a row
+            is below −1e4 its gradients lose digits, and below −1e8 they are wrong. It is read where it is used and
+            never expanded, and its gradient has its shape. On a GPU, with offsets, one that differs from place to
+            place makes the host wait for the longest lengths.
         scale: factor of q·k; None is 1/√D. A tensor (H,) gives each head its own and gets a gradient.
         dropout: probability in [0, 1) that a weight is dropped, the others divided by 1 − dropout. Which ones is a
             function of (seed, sequence, head, query, key) alone; lse does not know of it.
@@ -102,7 +103,7 @@ def attention(
     """
     check_options(mask, dropout, softcap, deterministic)
     _check_types(q=q, k=k, v=v, cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, bias=bias)
-    check_transforms(q=q, k=k, v=v, bias=bias, scale=scale, sinks=sinks)
+    check_transforms(q=q, k=k, v=v, bias=bias, scale=scale, sinks=sinks, alibi=alibi)
     if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
         lower = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x.to(lower) if x.dtype == torch.float32 else x for x in (q, k, v))
@@ -178,6 +179,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"q and k must have the same batch size, got {shapes}")
     if q.shape[-1] != k.shape[-1] or q.shape[-1] == 0:
         raise ValueError(f"q and k must have one head size of at least 1, got {shapes}")
+    if q.shape[-2] == 0:
+        raise ValueError(f"q must have a head, got {shapes}")
     if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
         raise ValueError(f"the query heads must be a multiple of the key heads, got {shapes}")
     if not q.dtype == k.dtype == v.dtype:
@@ -210,10 +213,10 @@ def _check_offsets(
 
 def _check_bias(bias: Tensor, q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None) -> Tensor:
     """The additive mask as (N or 1, H or 1, Nq or 1, Nk or 1)."""
-    usable = bias.dtype.is_floating_point or bias.dtype == torch.bool
+    usable = bias.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool)
     if bias.dim() > 4 or not usable or bias.device != q.device:
         got = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
-        raise ValueError(f"bias must be floating or bool, at most 4-D and on {q.device}, got {got}")
+        raise ValueError(f"bias must be floating (16 bits or more) or bool, at most 4-D and on {q.device}, got {got}")
     expected: tuple[int, ...]
     if cu_q is None or cu_k is None:
         expected = (q.shape[0] if q.dim() == 4 else 1, q.shape[-2], q.shape[-3], k.shape[-3])

@@ -174,10 +174,11 @@ class KeyValueCache:
     def _make_room(self, k: Tensor, v: Tensor, n: int) -> None:
         """Buffers with n free rows after the last: moved to the front while they are half empty, else doubled."""
         capacity = 0 if self._k is None else self._k.shape[-3]
-        if self._k is not None and self._start + self.held + n <= capacity:
+        needed = max(2 * (self.held + n), ORDERED_K)
+        if self._k is not None and self._start + self.held + n <= capacity <= 2 * needed:
             return
-        if self._start < self.held or self.held + n > capacity:
-            capacity = max(2 * (self.held + n), ORDERED_K)
+        if self._start < self.held or self.held + n > capacity or capacity > 2 * needed:
+            capacity = needed
         moved = []
         for old, new in ((self._k, k), (self._v, v)):
             buffer = new.new_empty(*new.shape[:-3], capacity, *new.shape[-2:])

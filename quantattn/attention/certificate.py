@@ -181,7 +181,7 @@ class Certificate:
         if not said:
             return "Exact; every check passed."
         first = said[0].replace("where it", "where standard attention's own rounding")
-        return f"Exact; largest difference {'; '.join([first, *said[1:]])}."
+        return f"Exact; on drawn problems the largest difference {'; '.join([first, *said[1:]])}."
 
     def ranges(self) -> list[tuple[str, float, float]]:
         """(dtype, largest error of an output, largest of standard attention) over random problems and error tables."""

@@ -17,7 +17,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 def threshold(dropout: float) -> int:
     """How many of the 2³² words keep a weight."""
-    return round((1.0 - dropout) * 2**32)
+    return max(1, round((1.0 - dropout) * 2**32))
 
 
 def kept_weights(

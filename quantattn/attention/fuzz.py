@@ -18,6 +18,7 @@ from torch.multiprocessing import get_context
 
 from quantattn.attention.api import attention
 from quantattn.attention.checks import backend_named, refused
+from quantattn.attention.choose import BACKENDS
 from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
 from quantattn.attention.problems import Problem, any_problem
@@ -108,17 +109,24 @@ def tasks(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when nothing failed, 1 otherwise."""
+    """0 when something was run and nothing failed, 1 otherwise."""
     dtypes = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
     parser = argparse.ArgumentParser(prog="python -m quantattn.attention.fuzz", description=__doc__)
-    parser.add_argument("--backend", default="tiled", help="triton, tiled, sdpa or exact")
+    parser.add_argument("--backend", default="tiled", choices=BACKENDS)
     parser.add_argument("--dtype", action="append", choices=dtypes, help="one of several; all when left out")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--kinds", type=int, default=100, help="sorts of problems")
-    parser.add_argument("--instances", type=int, default=2000, help="problems in all")
+    parser.add_argument(
+        "--instances", type=int, default=2000, help="problems in all, at least one of each sort and dtype"
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--workers", type=int, default=1)
     asked = parser.parse_args(arguments)
+    for name in ("kinds", "instances", "workers"):
+        if getattr(asked, name) < 1:
+            parser.error(f"--{name} must be at least 1, got {getattr(asked, name)}")
+    if asked.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error(f"--device {asked.device}: there is no CUDA device here")
     chosen = [dtypes[name] for name in asked.dtype or dtypes]
     work = list(tasks(asked.backend, chosen, asked.kinds, asked.instances, asked.device, asked.first))
     began, done, not_offered, failed = time.monotonic(), 0, 0, 0
@@ -132,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"\r{done} problems, {failed} failures, about {left:.0f} s left ", end="", flush=True)
     took = time.monotonic() - began
     print(f"\n{done} problems run, {not_offered} not offered, {failed} failures, {took:.0f} s")
-    return 1 if failed else 0
+    return 1 if failed or not done else 0
 
 
 if __name__ == "__main__":

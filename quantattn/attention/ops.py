@@ -35,7 +35,7 @@ def arguments(mask: Mask, extras: Extras) -> tuple[Any, ...]:
     """What the operators take beside the bounds of the mask, in the order of their schema."""
     e = extras
     tensors = (e.scales, e.alibi, e.sinks, e.segments, e.segments_k, e.seed if e.dropout else None)
-    return mask.prefix, e.softcap or 0.0, e.dropout, *tensors, mask.rule or ""
+    return min(mask.prefix, 1 << 30), e.softcap or 0.0, e.dropout, *tensors, mask.rule or ""
 
 
 def _extras(more: tuple[Any, ...]) -> Extras:
@@ -148,8 +148,8 @@ def attention_backward_op(
     if scales is not None and along is not None:
         dscales.copy_(along.sum((0, 2)))
     if sinks is not None:  # ∂lse/∂sink is the sink's weight, ∂out/∂sink is minus that weight times out
-        weight = torch.exp(sinks[:, None] - lse).where(lse > -torch.inf, 0)
-        dsinks.copy_(-(weight * delta).where(weight > 0, 0).sum((0, 2)))
+        weight = torch.exp(sinks[:, None] - lse).where(lse != -torch.inf, 0)
+        dsinks.copy_(-(weight * delta).where(weight != 0, 0).sum((0, 2)))
     return dq, dk, dv, dbias, dscales, dsinks
 
 

@@ -20,8 +20,8 @@ def check_options(mask: Mask, dropout: float, softcap: float | None, determinist
         )
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
-    if softcap is not None and not (isinstance(softcap, (int, float)) and 0 < softcap < math.inf):
-        raise ValueError(f"softcap must be a finite number > 0 or None, got {softcap!r}")
+    if softcap is not None and not (isinstance(softcap, (int, float)) and 0 < softcap <= 1e30):
+        raise ValueError(f"softcap must be a finite number > 0, at most 1e30, or None, got {softcap!r}")
     if not isinstance(deterministic, bool) and not (isinstance(deterministic, str) and deterministic == "batch"):
         raise ValueError(f"deterministic must be True, False or 'batch', got {deterministic!r}")
 

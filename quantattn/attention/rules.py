@@ -99,9 +99,12 @@ def register_mask_rule(name: str, visible: Visible, kernel: Any | None = None) -
 
     Raises:
         ValueError: an empty name, or one that another rule has.
+        TypeError: `visible` cannot be called.
     """
     if not isinstance(name, str) or not name:
         raise ValueError(f"a mask rule needs a name, got {name!r}")
+    if not callable(visible):
+        raise TypeError(f"mask rule {name!r} needs a torch function of (query, key, Nq, Nk), got {visible!r}")
     rule = MaskRule(name, visible, kernel)
     if _RULES.get(name, rule) != rule:
         raise ValueError(f"there is another mask rule of the name {name!r}")

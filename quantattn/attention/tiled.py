@@ -137,8 +137,8 @@ def backward(
     dscales = None if extras.scales is None else torch.zeros_like(extras.scales, dtype=dtype)
     dsinks = None
     if extras.sinks is not None:  # ∂lse/∂sink is the sink's weight, ∂out/∂sink is minus that weight times out
-        weight = torch.exp(extras.sinks.to(dtype) - lse).where(lse > -torch.inf, 0)
-        dsinks = -(weight * delta).where(weight > 0, 0).sum(0).to(extras.sinks.dtype)
+        weight = torch.exp(extras.sinks.to(dtype) - lse).where(lse != -torch.inf, 0)
+        dsinks = -(weight * delta).where(weight != 0, 0).sum(0).to(extras.sinks.dtype)
     for n, rows, columns in tiling.sequences():
         of_n = extras.of_sequence(n, rows, columns)
         sequence = SequenceInBlocks.of(q[rows], k[columns], v[columns], bias, n, tiling, of_n)
@@ -156,7 +156,7 @@ def backward(
             _backward_of_rows(sequence, queries, do_i, lse_i, delta_i, gradients)
         dq_n = (gradients.dq * tiling.scale).permute(2, 0, 1, 3).flatten(1, 2)
         if dscales is not None and extras.scales is not None:
-            dscales += (dq_n * q[rows].to(dtype)).sum((0, 2))
+            dscales += (dq_n * q[rows].to(dtype)).where(dq_n != 0, 0).sum((0, 2))
             dq_n = dq_n * extras.scales.to(dtype)[:, None]
         dq[rows] = dq_n.to(q.dtype)
         dk[columns] = gradients.dk.transpose(0, 1).to(k.dtype)
@@ -219,7 +219,7 @@ def _backward_of_rows(
             part = block_of(into.dbias, queries, keys)
             part += ds.view(*dq.shape[:3], -1).sum_to_size(part.shape)
         if block.bend is not None:
-            ds = ds * block.bend
+            ds = ds * (block.bend if seen is None else block.bend.where(seen, 0))
         seen_t = None if seen is None else seen.mT
         into.dv[:, at] += product_of_seen(p.mT, do, seen_t)
         into.dk[:, at] += product_of_seen(ds.mT, q, seen_t)

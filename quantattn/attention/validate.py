@@ -111,8 +111,15 @@ def offindings_of(found: Iterator[Finding | Errors], device: torch.device) -> Ce
     )
 
 
-def expired(certificate: Certificate, device: torch.device | str = "cpu") -> str | None:
-    """Why a certificate says nothing about what is installed here, in one sentence; None while it holds."""
+def expired(certificate: Certificate, device: torch.device | str | None = None) -> str | None:
+    """Why a certificate says nothing about what is installed here, in one sentence; None while it holds.
+
+    Args:
+        certificate: of any device.
+        device: of this machine; None is the sort of device that the certificate is of.
+    """
+    if device is None:
+        device = "cuda" if "cuda" in certificate.versions and torch.cuda.is_available() else "cpu"
     return certificate.expired(machine.versions(torch.device(device)), machine.sources())
 
 

@@ -233,3 +233,12 @@ def test_the_newest_queries_have_gradients() -> None:
     (dq,) = torch.autograd.grad(held.attend(q).out.sum(), q)
     (expected,) = torch.autograd.grad(at_once(q, k, v, CAUSAL, "tiled").out.sum(), q)
     assert torch.equal(dq, expected)
+
+
+def test_memory_follows_what_is_held_also_after_a_long_first_piece() -> None:
+    cache = KeyValueCache(mask=Mask(causal=True, window=(256, 0)))
+    row = torch.randn(1, 1, 4)
+    cache.append(row.expand(20_000, 1, 4), row.expand(20_000, 1, 4))
+    for _ in range(600):
+        cache.append(row, row)
+    assert cache.nbytes <= 2 * 2 * 2 * cache.held * row.nbytes

@@ -286,3 +286,41 @@ def test_all_packs_of_equal_lengths_are_dense() -> None:
     assert is_dense(random_problem(0, (4, 4)))
     assert not is_dense(random_problem(0, (4, 5)))
     assert not is_dense(random_problem(0, (0, 0)))
+
+
+# What is not finite, and numbers too large.
+
+
+@backends
+@pytest.mark.parametrize("extras", [{"softcap": 5.0}, {"sinks": True}, {"scales": True}], ids=str)
+def test_what_is_hidden_and_not_finite_reaches_no_gradient(
+    backend: str, extras: dict[str, object], device: str
+) -> None:
+    """Causal, more queries than keys: the first queries see nothing, the last key is seen by the last query alone."""
+    p = random_problem(21, (12,), (8,), heads=2, heads_k=1, mask=Mask(causal=True), device=device)
+    given = {name: torch.ones(2, device=device) if value is True else value for name, value in extras.items()}
+    p = replace(p, extras=Extras(**given))  # type: ignore[arg-type]
+    clean = run(backend_named(backend), p)
+    q, k, v, do = (x.clone() for x in (p.q, p.k, p.v, p.do))
+    q[0], do[1], k[-1], v[-1] = torch.nan, torch.inf, torch.nan, torch.inf
+    results = run(backend_named(backend), replace(p, q=q, k=k, v=v, do=do))
+    assert torch.equal(results["dq"][2:-1], clean["dq"][2:-1])
+    blind = run(backend_named(backend), replace(p, q=q))
+    for name in ("dk", "dv", "dscales", "dsinks"):
+        if name in clean and name != "dsinks":
+            assert torch.equal(blind[name], clean[name]), name
+
+
+@backends
+def test_the_least_number_of_float32_hides_nothing(backend: str, device: str) -> None:
+    """A row whose every bias is that number is the mean of its values: the softmax of equal scores."""
+    q, k, v = torch.randn(3, 9, 1, 16, device=device)
+    bias = torch.full((9, 9), torch.finfo(torch.float32).min, device=device)
+    out = attention(q, k, v, bias=bias, backend=backend).out
+    torch.testing.assert_close(out, v.mean(0, keepdim=True).expand_as(out), rtol=1e-5, atol=1e-5)
+
+
+@backends
+def test_a_dropout_next_to_one_keeps_finite_numbers(backend: str, device: str) -> None:
+    q = torch.randn(9, 1, 16, device=device)
+    assert attention(q, q, q, dropout=1 - 1e-10, dropout_seed=1, backend=backend).out.isfinite().all()

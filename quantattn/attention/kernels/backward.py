@@ -51,7 +51,7 @@ def gather_dq(
         k = load_tile(
             k_src, k_strides, place.batch, kv_head, place.k_start, block, place.n_k, D, BLOCK_N, BLOCK_D, TMA, MASKED
         )
-        if MASKED:  # a query that sees a key that is not finite has an lse that is not
+        if MASKED and terms.softcap is None:  # a query that sees a key that is not finite has an lse that is not
             k = without_nonfinite(k)
         v = load_tile(
             v_src, v_strides, place.batch, kv_head, place.k_start, block, place.n_k, D, BLOCK_N, BLOCK_D, TMA, MASKED
@@ -67,6 +67,10 @@ def gather_dq(
             ds = ds * bend
         if MASKED:
             ds = tl.where(seen, ds, 0.0)
+            if terms.softcap is not None:  # which makes a finite score of an infinite one
+                odd = tl.max((tl.abs(k) < float("inf")).to(tl.int32) ^ 1, 1) > 0
+                ds = tl.where(seen & odd[None, :], float("nan"), ds)
+                k = without_nonfinite(k)
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
     return dq
 
@@ -125,7 +129,7 @@ def _attention_bwd_dq(
             dq, q, do, lse, delta, k_src, v_src, k_strides, v_strides, place, head, kv_head, visit,
             scoring, bounds, terms, D, BLOCK_D, BLOCK_M, BLOCK_N, TMA, PRECISION, False)  # fmt: skip
     if along_ptr is not None:
-        tl.store(along_ptr + row, tl.sum(q.to(tl.float32) * dq, 1) * scale, mask=inside)
+        tl.store(along_ptr + row, tl.sum(tl.where(dq == 0.0, 0.0, q.to(tl.float32) * dq), 1) * scale, mask=inside)
     tl.store(dq_ptr + where, (dq * (scale * scoring.own)).to(dq_ptr.dtype.element_ty), mask=stored)
 
 
@@ -179,6 +183,10 @@ def gather_dkdv(
         if MASKED:
             p = tl.where(seen, p, 0.0)
             ds = tl.where(seen, ds, 0.0)
+            if terms.sinks is not None or terms.softcap is not None:  # then lse may be finite where q is not
+                odd = tl.max((tl.abs(q) < float("inf")).to(tl.int32) ^ 1, 1) > 0
+                ds = tl.where(seen & odd[None, :], float("nan"), ds)
+                q = without_nonfinite(q)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv

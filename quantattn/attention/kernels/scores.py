@@ -67,9 +67,10 @@ def look(products, query, key, place, head, bounds, terms, MASKED: tl.constexpr)
         if terms.bias.dtype.element_ty.primitive_bitwidth == 8:  # a bool, as bytes
             seen = seen & (bias != 0)
         else:
-            bias = bias.to(tl.float32) * LOG2E
+            bias = bias.to(tl.float32)
             seen = seen & (bias != float("-inf"))
-            scores += bias
+            bias *= LOG2E
+            scores += tl.where(bias < -3.4e38, -3.4e38, bias)  # the least numbers would be −inf in base 2; NaN stays
     return scores, seen, bend
 
 
