@@ -124,7 +124,7 @@ def test_arguments_that_are_not_of_one_attention(arguments: Any, error: type[Exc
     [
         (lambda: attention_summary(Q, K, LSE, mask="causal"), "mask must be a Mask .*, got str"),
         (lambda: attention_summary(Q, K, LSE, scale=float("nan")), "scale must be a finite number or .*, got nan"),
-        (lambda: attention_summary(Q, K, LSE, softcap=0.0), "softcap must be a finite number > 0, at most 1e30, or None, got 0.0"),
+        (lambda: attention_summary(Q, K, LSE, softcap=0.0), "softcap must be a finite number > 0, .*, got 0.0"),
         (lambda: attention_summary(Q, K, LSE, alibi=torch.ones(2)), r"alibi must be \(4,\), one number a head"),
         (lambda: top_keys(Q, K, LSE, [0], segments_k=torch.zeros(6)), "segments_k was given without segments"),
         (lambda: attention_map(Q, K, LSE, segments=torch.zeros(6)), r"segments must be \(6,\) int32 on cpu"),
