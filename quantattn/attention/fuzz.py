@@ -23,7 +23,7 @@ from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
 from quantattn.attention.problems import Problem, any_problem
 from quantattn.attention.state import Attended
-from quantattn.attention.testing import check, error_budget, run
+from quantattn.attention.testing import Backend, check, error_budget, run
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Outcome:
     failures: tuple[str, ...]
 
 
-def dense(backend: str) -> object:
+def dense(backend: str) -> Backend:
     """A backend that takes packs of equally long sequences and calls `attention` with a dense batch."""
 
     def call(
@@ -85,7 +85,7 @@ def run_task(task: Task) -> Outcome:
         call = dense(task.backend) if seed % 2 and is_dense(problem) else backend_named(task.backend)
         count += 1
         try:
-            rows = check(run(call, problem), error_budget(problem))  # type: ignore[arg-type]
+            rows = check(run(call, problem), error_budget(problem))
         except Exception as error:  # an error is a finding here, reported with the seed that repeats it
             failures.append(f"{problem.label}, {task.dtype}: {type(error).__name__}: {error}")
             continue
