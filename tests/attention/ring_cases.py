@@ -1,6 +1,7 @@
-"""What four processes compute for `test_context.py`: `python ring_cases.py FOLDER`.
+"""What four processes compute for `test_context.py`: `python ring_cases.py FOLDER DEVICE`.
 
-The processes are forks of one that has loaded everything and computed nothing, which is four times cheaper.
+On CPUs they talk by gloo and are forks of one that has loaded everything and computed nothing, which is four times
+cheaper; on "cuda" each has its own GPU, is spawned, and talks by NCCL.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Case:
     do: bool = True
     d: int = 16
 
-    def problem(self) -> Problem:
+    def problem(self, device: str = "cpu") -> Problem:
         p = random_problem(
             len(self.label),
             self.lengths,
@@ -65,6 +66,7 @@ class Case:
             mask=self.mask,
             dlse=self.dlse,
             dtype=self.dtype,
+            device=device,
         )
         return p if self.do else replace(p, do=torch.zeros_like(p.do))
 
@@ -98,9 +100,9 @@ def cases() -> list[Case]:
     ]
 
 
-def compute(case: Case, group: dist.ProcessGroup, kept: list[int] | None = None) -> dict[str, Tensor]:
+def compute(case: Case, group: dist.ProcessGroup, device: str, kept: list[int] | None = None) -> dict[str, Tensor]:
     """This rank's rows of every result; `kept` gets the sizes of what is saved for the backward."""
-    p, placement, rank = case.problem(), case.placed(), dist.get_rank(group)
+    p, placement, rank = case.problem(device), case.placed(), dist.get_rank(group)
     q, k, v, do = (placement.shard(x, rank) for x in (p.q, p.k, p.v, p.do))
     strided = case.world == 3
     leaves = [(x.mT.contiguous().mT if strided else x.clone()).requires_grad_() for x in (q, k, v)]
@@ -121,9 +123,9 @@ def compute(case: Case, group: dist.ProcessGroup, kept: list[int] | None = None)
     return {"out": out.detach(), "lse": lse.detach(), **dict(zip(("dq", "dk", "dv"), gradients, strict=True))}
 
 
-def alone(case: Case) -> dict[str, Tensor]:
+def alone(case: Case, device: str) -> dict[str, Tensor]:
     """The same by `attention`, in this process."""
-    p = case.problem()
+    p = case.problem(device)
     leaves = [x.requires_grad_() for x in (p.q, p.k, p.v)]
     out, lse = attention(*leaves, p.cu_seqlens, mask=p.mask, scale=p.scale)
     gradients = torch.autograd.grad([out, lse], leaves, [p.do, p.dlse])
@@ -214,27 +216,40 @@ def refusals(ring: dist.ProcessGroup, rank: int) -> dict[str, str]:
     }
 
 
-def main(process: int, folder: Path) -> None:
+def main(process: int, folder: Path, device: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=process, world_size=PROCESSES)
+    place: dict[str, Any] = {"init_method": f"file://{folder}/rendezvous", "rank": process, "world_size": PROCESSES}
+    if device == "cuda":
+        torch.cuda.set_device(process)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", process), **place)
+    else:
+        dist.init_process_group("gloo", **place)
     groups = {world: dist.new_group(members) for world, members in MEMBERS.items()}
     results: dict[str, Any] = {}
     for case in cases():
         if process in MEMBERS[case.world]:
             kept: list[int] = []
-            group = groups[case.world]
-            found = compute(case, group, kept)
-            results[case.label] = found | {
-                "rank": dist.get_rank(group),
+            group, placement = groups[case.world], case.placed()
+            rank, q = dist.get_rank(group), case.problem(device).q
+            found = compute(case, group, device, kept)
+            results[case.label] = {name: x.cpu() for name, x in found.items()} | {
+                "rank": rank,
                 "kept": kept,
-                "repeats": same(found, compute(case, group)),
-                "joined": same(
-                    {"q": unshard(case.placed().shard(case.problem().q, dist.get_rank(group)), case.placed(), group)},
-                    {"q": case.problem().q},
-                ),
+                "repeats": same(found, compute(case, group, device)),
+                "joined": torch.equal(unshard(placement.shard(q, rank), placement, group), q),
             }
             if case.world == 1:
-                results[case.label]["as_alone"] = same(found, alone(case))
+                results[case.label]["as_alone"] = same(found, alone(case, device))
+    if device == "cpu":
+        results |= beside(process, groups)
+    torch.save(results, folder / f"{process}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def beside(process: int, groups: dict[int, dist.ProcessGroup]) -> dict[str, Any]:
+    """What does not depend on the device."""
+    results: dict[str, Any] = {}
     if process in MEMBERS[2]:
         results["hides the future"] = hides_the_future(groups[2])
         results["compiled"] = compiles(groups[2])
@@ -245,17 +260,15 @@ def main(process: int, folder: Path) -> None:
     else:
         q = torch.zeros(4, 2, 8)
         results["outside"] = sentence(lambda: ring_attention(q, q, q, group=groups[3]))
-    torch.save(results, folder / f"{process}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return results
 
 
 if __name__ == "__main__":
-    forks = [
-        multiprocessing.get_context("fork").Process(target=main, args=(n, Path(sys.argv[1]))) for n in range(PROCESSES)
-    ]
-    for fork in forks:
-        fork.start()
-    for fork in forks:
-        fork.join()
-    sys.exit(any(fork.exitcode for fork in forks))
+    folder, device = Path(sys.argv[1]), sys.argv[2]
+    context = multiprocessing.get_context("spawn" if device == "cuda" else "fork")
+    processes = [context.Process(target=main, args=(n, folder, device)) for n in range(PROCESSES)]
+    for one in processes:
+        one.start()
+    for one in processes:
+        one.join()
+    sys.exit(any(one.exitcode for one in processes))

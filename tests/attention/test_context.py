@@ -25,18 +25,21 @@ NAMES = ("out", "lse", "dq", "dk", "dv")
 every_case = pytest.mark.parametrize("case", cases(), ids=lambda case: case.label)
 
 
-@pytest.fixture(scope="module")
-def computed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def computed_on(device: str, folder: Path) -> list[dict[str, Any]]:
     """What each of the four processes computed, by case."""
-    folder = tmp_path_factory.mktemp("ring")
     script = Path(__file__).with_name("ring_cases.py")
     environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **os.environ}
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), str(folder)],
+        [sys.executable, "-W", "error", str(script), str(folder), device],
         capture_output=True, text=True, timeout=240, env=environment, cwd=script.parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"{process}.pt", weights_only=True) for process in range(PROCESSES)]
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return computed_on("cpu", tmp_path_factory.mktemp("ring"))
 
 
 def of(case: Case, computed: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -63,6 +66,16 @@ def test_a_ring_repeats_to_the_bit_and_keeps_its_own_rows_alone(case: Case, comp
         assert sorted(r["kept"]) == sorted([case.placed().size(rank)] * 5 + [offsets, table])  # q, k, v, out, lse
         assert r["joined"]
         assert r.get("as_alone", True)  # one rank has the bits of `attention`
+
+
+@pytest.mark.gpu
+def test_a_ring_of_gpus_is_attention_within_the_budget(tmp_path: Path) -> None:
+    if torch.cuda.device_count() < PROCESSES:
+        pytest.skip(f"needs {PROCESSES} GPUs, here are {torch.cuda.device_count()}")
+    computed = computed_on("cuda", tmp_path)
+    for case in cases():
+        test_a_ring_is_attention_within_the_budget(case, computed)
+        test_a_ring_repeats_to_the_bit_and_keeps_its_own_rows_alone(case, computed)
 
 
 def test_nan_in_the_future_changes_no_bit_of_the_past(computed: list[dict[str, Any]]) -> None:
