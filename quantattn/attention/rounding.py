@@ -64,11 +64,12 @@ class RoundedAttention:
             sees = sees | (sink > -torch.inf)
             scores = torch.cat([scores, sink], dim=-1)
         scores = scores.where(sees, 0)
-        lse = torch.logsumexp(scores, dim=-1, keepdim=True)
+        lse = torch.logsumexp(scores.detach(), dim=-1, keepdim=True)
         # Formed from a maximum and a logarithm, stored, and taken to the base of the exponential: three roundings.
-        lse = self._off(lse, 2 * _SINGLE * (lse.detach().abs() + 1))
-        weights = torch.exp(scores - lse.detach()).where(sees, 0)
+        lse = self._off(lse, 2 * _SINGLE * (lse.abs() + 1))
+        weights = torch.exp(scores - lse).where(sees, 0)
         weights = self._off(weights, 2 * _SINGLE * weights.detach())  # the exponential of a GPU is off by two
+        lse = _ThroughWeights.apply(scores, lse, weights.detach(), self)  # type: ignore[no-untyped-call]
         mass = weights.sum(-1, keepdim=True).where(sees, 1)
         weights = weights[..., :n_k].where(seen, 0)
         if extras.dropout and extras.seed is not None:
@@ -154,6 +155,22 @@ class _WithDelta(torch.autograd.Function):
         spread = (do * stored).square().sum(-1, keepdim=True).sqrt()
         size = _of_sum(spread, do.shape[-1]) + _SINGLE * delta.abs()
         return do / mass, -delta - size * ctx.rounding.sign(delta), None
+
+
+class _ThroughWeights(torch.autograd.Function):
+    """The logsumexp of the scores, whose gradient goes through the weights that were rebuilt from it."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, lse: Tensor, weights: Tensor, rounding: RoundedAttention) -> Tensor:
+        ctx.save_for_backward(weights)
+        ctx.rounding = rounding
+        return lse.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (weights,) = ctx.saved_tensors
+        (dlse,) = grads
+        return weights * (dlse + _SINGLE * dlse.abs() * ctx.rounding.sign(dlse)), None, None, None
 
 
 class _RoundedGradient(torch.autograd.Function):

@@ -150,7 +150,8 @@ def error_budget(problem: Problem, *, backward: bool = True) -> Budget:
     standard = _by_pieces(standard_attention, problem, problem.q.dtype, backward)
     losses, allowed = {name: errors(standard[name], value) for name, value in truth.items()}, {}
     unit, single = dict(losses), problem.q.dtype == torch.float32
-    for seed in range(_draws(problem.q.numel())):
+    fewest = min((value.numel() for value in truth.values() if value.numel()), default=0)
+    for seed in range(_draws(problem.q.numel(), fewest)):
         rounded = _by_pieces(RoundedAttention(problem.q.dtype, seed), lifted, torch.float64, backward)
         for name, value in truth.items():
             if single or name in GRADIENTS or value.numel() < _FEW:
@@ -170,11 +171,11 @@ def _is_small(problem: Problem) -> bool:
     return alike and scores <= 1 << 22
 
 
-def _draws(numbers: int) -> int:
-    """How often the signs of unavoidable errors are drawn: one draw of a few numbers can be a lucky one, and among
-    millions standard attention has lost what there is to lose.
+def _draws(numbers: int, fewest: int) -> int:
+    """How often the signs of unavoidable errors are drawn for q of so many numbers and a smallest result of `fewest`:
+    one draw of a few numbers can be a lucky one, and among millions standard attention has lost what there is to lose.
     """
-    return 0 if numbers >= _MANY else min(8, max(2, 8192 // max(1, numbers)))
+    return 0 if numbers >= _MANY else min(8, max(2, 8192 // max(1, numbers), 16 // max(1, fewest)))
 
 
 def check(results: Mapping[str, Tensor], budget: Budget) -> list[Row]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -269,6 +270,9 @@ if __name__ == "__main__":
     processes = [context.Process(target=main, args=(n, folder, device)) for n in range(PROCESSES)]
     for one in processes:
         one.start()
+    while any(one.is_alive() for one in processes) and not any(one.exitcode for one in processes):
+        time.sleep(0.05)
     for one in processes:
-        one.join()
+        one.join(5)
+        one.kill()  # the others wait in vain for one that failed
     sys.exit(any(one.exitcode for one in processes))

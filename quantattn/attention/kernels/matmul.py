@@ -20,19 +20,22 @@ from quantattn.attention.kernels.primitives import INTERPRETED
 
 @dataclass(frozen=True)
 class Blocks:
-    """BLOCK_M rows × BLOCK_N columns a program, BLOCK_K terms a step, warps, stages of the load pipeline."""
+    """BLOCK_M rows × BLOCK_N columns a program, BLOCK_K terms a step, warps, stages of the load pipeline, and how many
+    steps are summed apart before they join the total: a chain of K additions would lose √(K / 6) units.
+    """
 
     block_m: int
     block_n: int
     block_k: int
     num_warps: int
     num_stages: int
+    chain: int
 
 
-BLOCKS = {16: Blocks(128, 128, 64, 8, 3), 32: Blocks(64, 64, 32, 4, 2)}
+BLOCKS = {16: Blocks(128, 128, 64, 8, 3, 1), 32: Blocks(64, 64, 32, 4, 2, 4)}
 """Bits of an operand → blocks, on every architecture; they assemble for sm_80, sm_90 and sm_100 without a spill."""
 
-SMALL = Blocks(16, 16, 16, 1, 1)
+SMALL = Blocks(16, 16, 16, 1, 1, 2)
 """Blocks under the interpreter, where small ones cross more edges."""
 
 
@@ -40,7 +43,8 @@ SMALL = Blocks(16, 16, 16, 1, 1)
 @triton.jit(do_not_specialize=["rows"])
 def _linear_fwd(
     x_ptr, weight_ptr, bias_ptr, out_ptr, rows, n, k,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHAIN: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program a block of out (rows, n) = x (rows, k) · weightᵀ (n, k) + bias (n,); all contiguous."""
     tile = tl.program_id(0)
@@ -48,13 +52,16 @@ def _linear_fwd(
     row = tl.cast(tile // columns, tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.cast(tile % columns, tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for first in tl.range(0, k, BLOCK_K):
-        inner = first + tl.arange(0, BLOCK_K)
-        x_at = row[:, None] * k + inner[None, :]
-        weight_at = column[None, :] * k + inner[:, None]
-        x = tl.load(x_ptr + x_at, mask=(row < rows)[:, None] & (inner < k)[None, :], other=0.0)
-        weight = tl.load(weight_ptr + weight_at, mask=(column < n)[None, :] & (inner < k)[:, None], other=0.0)
-        total = tl.dot(x, weight, total, input_precision=PRECISION)
+    for first in tl.range(0, k, BLOCK_K * CHAIN):
+        part = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for link in tl.static_range(CHAIN):
+            inner = first + link * BLOCK_K + tl.arange(0, BLOCK_K)
+            x_at = row[:, None] * k + inner[None, :]
+            weight_at = column[None, :] * k + inner[:, None]
+            x = tl.load(x_ptr + x_at, mask=(row < rows)[:, None] & (inner < k)[None, :], other=0.0)
+            weight = tl.load(weight_ptr + weight_at, mask=(column < n)[None, :] & (inner < k)[:, None], other=0.0)
+            part = tl.dot(x, weight, part, input_precision=PRECISION)
+        total += part
     if bias_ptr is not None:
         total += tl.load(bias_ptr + column, mask=column < n, other=0.0).to(tl.float32)[None, :]
     inside = (row < rows)[:, None] & (column < n)[None, :]
@@ -70,7 +77,7 @@ def launch_linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, b
     tiles = triton.cdiv(x.shape[0], blocks.block_m) * triton.cdiv(weight.shape[0], blocks.block_n)
     _linear_fwd[(tiles,)](
         x, weight, None if bias is None else _aligned(bias), out, x.shape[0], *weight.shape,
-        BLOCK_M=blocks.block_m, BLOCK_N=blocks.block_n, BLOCK_K=blocks.block_k,
+        BLOCK_M=blocks.block_m, BLOCK_N=blocks.block_n, BLOCK_K=blocks.block_k, CHAIN=blocks.chain,
         # float32 is multiplied as torch's own matrix products do.
         PRECISION="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
         num_warps=blocks.num_warps, num_stages=blocks.num_stages, enable_fp_fusion=True,

@@ -17,7 +17,8 @@ def row_of(dtype: str, capability: int, precision: str, biased: bool) -> dict[st
     """Compile for aligned tensors whose K and N are multiples of 16, and assemble."""
     blocks = BLOCKS[32 if dtype == "fp32" else 16]
     constants = {
-        "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_K": blocks.block_k, "PRECISION": precision,
+        "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_K": blocks.block_k, "CHAIN": blocks.chain,
+        "PRECISION": precision,
     }  # fmt: skip
     signature = Signature()
     for i, name in enumerate(_linear_fwd.arg_names):
