@@ -1,0 +1,87 @@
+"""Boxes of rows between global and shared memory.
+
+A tensor x (B, N, H, D) of a dense batch is read through a descriptor over its four axes: rows ≥ N arrive as zeros and
+are not written. A pack has one axis of rows for all sequences, and rows after the end of a sequence belong to its
+neighbour; its descriptor is *ragged*, so that they arrive as zeros too. Two axes are put before the rows, of strides
+2³⁴ − s and s elements, s the stride of a row. The corner (2³⁰, start + n, 2³⁰ − n + row) is then at
+
+    2³⁰ (2³⁴ − s) + (start + n) s + (2³⁰ − n + row) s  =  2⁶⁴ + (start + row) s
+
+and an address has 64 bits, while the axis of rows is declared 2³⁰ long: row ≥ n is beyond its end (the idea of
+`triton.tools.ragged_tma`). Two bytes an element make the wrapped term 2⁶⁵, which vanishes as well.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from quantattn.attention.kernels.hopper.compat import reshaped, tma_load, tma_store
+
+_LONG = 1 << 30
+_WRAP = 1 << 34
+LONG = gl.constexpr(_LONG)
+
+
+def describe(x: Tensor, rows: int, columns: int, *, packed: bool) -> TensorDescriptor:
+    """Descriptor of 16-bit x (B, N, H, D), B = 1 when packed, for boxes of `rows` × `columns` ≥ D of one head.
+
+    x needs what `launch.can_describe` asks for. Columns ≥ D arrive as zeros.
+    """
+    batch, n, heads, d = x.shape
+    size = x.element_size()
+    # The stride of an axis of length 1 is never used but must be well-formed.
+    b, s, h = (x.stride(i) if x.shape[i] > 1 else d * 16 for i in range(3))
+    swizzle = min(128, columns * size)
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * size, rank=5 if packed else 4)
+    if packed:
+        shape, strides = [2**31 - 1, 2**31 - 1, _LONG, heads, d], [_WRAP - s, s, s, h, 1]
+        return TensorDescriptor(x, shape, strides, [1, 1, rows, 1, columns], layout)
+    return TensorDescriptor(x, [batch, n, heads, d], [b, s, h, 1], [1, rows, 1, columns], layout)
+
+
+@gluon.jit
+def load_rows(descriptor, place, start, n, row, head, barrier, buffer, PACKED: gl.constexpr):
+    """Rows row … of one sequence and head into buffer [rows, columns], announced on the barrier.
+
+    start and n are the sequence's first row in the pack and its number of rows; rows ≥ n arrive as zeros.
+    """
+    rows: gl.constexpr = buffer.shape[0]
+    columns: gl.constexpr = buffer.shape[1]
+    if PACKED:
+        box = reshaped(buffer, [1, 1, rows, 1, columns], descriptor.layout)
+        tma_load(descriptor, [LONG, start + n, LONG - n + row, head, 0], barrier, box)
+    else:
+        box = reshaped(buffer, [1, rows, 1, columns], descriptor.layout)
+        tma_load(descriptor, [place.batch, row, head, 0], barrier, box)
+
+
+@gluon.jit
+def store_rows(descriptor, place, start, n, row, head, buffer, PACKED: gl.constexpr):
+    """The way back; rows ≥ n are not written."""
+    rows: gl.constexpr = buffer.shape[0]
+    columns: gl.constexpr = buffer.shape[1]
+    if PACKED:
+        box = reshaped(buffer, [1, 1, rows, 1, columns], descriptor.layout)
+        tma_store(descriptor, [LONG, start + n, LONG - n + row, head, 0], box)
+    else:
+        box = reshaped(buffer, [1, rows, 1, columns], descriptor.layout)
+        tma_store(descriptor, [place.batch, row, head, 0], box)
+
+
+@gluon.jit
+def bytes_of(buffer):
+    """Bytes that one load into the buffer announces."""
+    return buffer.shape[0] * buffer.shape[1] * buffer.dtype.primitive_bitwidth // 8
+
+
+@gluon.jit
+def make_barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """COUNT barriers in shared memory, each of ARRIVALS arrivals a phase."""
+    barriers = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(barriers.index(i), count=ARRIVALS)
+    return barriers
