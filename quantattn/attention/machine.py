@@ -14,6 +14,25 @@ import torch
 _HERE = Path(__file__).parent
 
 
+def usable_device(written: torch.device | str) -> torch.device:
+    """The CPU or GPU of this machine that is written as "cpu", "cuda" or "cuda:1".
+
+    Raises:
+        ValueError: it is no such name, or the machine has no such GPU.
+    """
+    try:
+        device = torch.device(written)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"a device is cpu, cuda or cuda:1 for the second GPU, got {str(written)!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device} needs an NVIDIA GPU and a CUDA build of torch, and there is none here")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise ValueError(f"there is no device {device}: the GPUs here are counted from 0 to {count - 1}")
+    return device
+
+
 def device_name(device: torch.device) -> str:
     """The device in words."""
     if device.type == "cuda":

@@ -51,15 +51,13 @@ def validate(
         The certificate; `certificate.ok` is the verdict, `certificate.statement()` the answer in words.
 
     Raises:
-        ValueError: an unknown backend, or fewer than one worker.
+        ValueError: an unknown backend, a device that is not here, or fewer than one worker.
         RuntimeError: a child process ended without a certificate.
     """
     unknown = sorted(set(backends) - set(BACKENDS))
     if unknown:
         raise ValueError(f"backends are {', '.join(BACKENDS)}; got {', '.join(unknown)}")
-    if workers is not None and workers < 1:
-        raise ValueError(f"a validation needs at least one worker, got {workers}")
-    device = torch.device(device)
+    device = check_request(device, workers)
     in_child = "triton" in backends and device.type == "cpu" and not machine.interpreted() and machine.has("triton")
     here = tuple(name for name in backends if not (in_child and name == "triton"))
     if full:
@@ -69,6 +67,17 @@ def validate(
     if not in_child:
         return certificate
     return certificate.joined(_joined([Job(USUAL, ("triton",), tuple(dtypes))], device, 1, progress))
+
+
+def check_request(device: torch.device | str, workers: int | None) -> torch.device:
+    """The device, where it is one of this machine and there is a worker.
+
+    Raises:
+        ValueError: a device that is not here, or fewer than one worker.
+    """
+    if workers is not None and workers < 1:
+        raise ValueError(f"a validation needs at least one worker, got {workers}")
+    return machine.usable_device(device)
 
 
 def full_jobs(backends: tuple[str, ...], dtypes: tuple[torch.dtype, ...], device: torch.device) -> list[Job]:
@@ -179,13 +188,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", default="-", metavar="FILE", help="where the certificate goes; - is standard output")
     asked = parser.parse_args(arguments)
     dtypes = tuple(names[name] for name in asked.dtype) if asked.dtype else DTYPES
-    backends = tuple(asked.backend or BACKENDS)
+    backends, share = tuple(asked.backend or BACKENDS), _parsed_share(parser, asked.share)
+    try:
+        device = check_request(asked.device, asked.workers)
+    except ValueError as error:
+        parser.error(str(error))
     if asked.part:
-        job = Job(tuple(asked.part), backends, dtypes, _parsed_share(parser, asked.share))
-        device = torch.device(asked.device)
-        certificate = offindings_of(findings_of(job, device), device)
+        certificate = offindings_of(findings_of(Job(tuple(asked.part), backends, dtypes, share), device), device)
     else:
-        certificate = validate(backends, dtypes, asked.device, asked.full, workers=asked.workers)
+        certificate = validate(backends, dtypes, device, asked.full, workers=asked.workers)
     if asked.json == "-":
         print(certificate.to_json())
     else:
@@ -195,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parsed_share(parser: argparse.ArgumentParser, written: str) -> tuple[int, int]:
     first, _, step = written.partition("/")
-    if not (first.isdigit() and step.isdigit() and int(first) < int(step)):
+    if not (first.isdecimal() and step.isdecimal() and int(first) < int(step)):
         parser.error(f"--share is I/N with I below N, got {written}")
     return int(first), int(step)
 

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from quantattn.attention.certificate import Certificate, Finding
 from quantattn.attention.choose import BACKENDS
-from quantattn.attention.validate import validate
+from quantattn.attention.validate import check_request, validate
 from quantattn.cli.errors import DONE, FAILED
 from quantattn.cli.terminal import console
 from quantattn.learn.files import write_text
@@ -36,7 +36,10 @@ def run(arguments: list[str]) -> int:
     for path in (given.json, given.html):
         if path is not None and not path.absolute().parent.is_dir():
             parser.error(f"there is no folder {path.absolute().parent} to write {path.name} in")
-    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = check_request(given.device or ("cuda" if torch.cuda.is_available() else "cpu"), given.workers)
+    except ValueError as error:
+        parser.error(str(error))
     certificate = validate(
         given.backend or BACKENDS, device=device, full=given.full, progress=_dots(), workers=given.workers
     )

@@ -173,9 +173,20 @@ def test_jobs_run_in_child_processes_and_join_in_order(monkeypatch: pytest.Monke
 def test_bad_requests_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="at least one worker, got 0"):
         validate(["tiled"], workers=0)
-    with pytest.raises(SystemExit):
-        main(["--part", "laws", "--share", "2/2"])
-    assert "--share is I/N with I below N, got 2/2" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="a device is cpu, cuda or cuda:1 for the second GPU, got 'meta'"):
+        validate(["tiled"], device="meta")
+    for asked, said in (
+        (["--part", "laws", "--share", "2/2"], "--share is I/N with I below N, got 2/2"),
+        (["--share", "3/2"], "--share is I/N with I below N, got 3/2"),
+        (["--device", "nope"], "a device is cpu, cuda or cuda:1 for the second GPU, got 'nope'"),
+        (["--part", "laws", "--device", "nope"], "a device is cpu, cuda or cuda:1 for the second GPU, got 'nope'"),
+        (["--device", "cuda:99"], "cuda:99"),
+        (["--workers", "0"], "a validation needs at least one worker, got 0"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(asked)
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
 
 
 def test_one_failure_withdraws_the_certificate() -> None:

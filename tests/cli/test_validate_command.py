@@ -39,3 +39,21 @@ def test_a_folder_that_is_not_there_is_refused_before_any_work(
         command.run([f"--html={tmp_path / 'nowhere' / 'c.html'}"])
     assert ended.value.code == 2
     assert f"there is no folder {tmp_path / 'nowhere'} to write c.html in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--device=nope", "a device is cpu, cuda or cuda:1 for the second GPU, got 'nope'"),
+        ("--device=cuda:99", "cuda:99"),
+        ("--workers=0", "a validation needs at least one worker, got 0"),
+    ],
+)
+def test_a_device_or_a_number_of_workers_that_cannot_be_is_refused_before_any_work(
+    asked: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "validate", None)
+    with pytest.raises(SystemExit) as ended:
+        command.run([asked])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
