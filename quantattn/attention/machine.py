@@ -7,6 +7,8 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -31,6 +33,17 @@ def usable_device(written: torch.device | str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise ValueError(f"there is no device {device}: the GPUs here are counted from 0 to {count - 1}")
     return device
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes on one CPU thread inside, because sums that threads share are rounded by how many they are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def device_name(device: torch.device) -> str:

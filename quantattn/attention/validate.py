@@ -108,8 +108,9 @@ def interpreted_jobs(dtypes: tuple[torch.dtype, ...]) -> list[Job]:
 
 
 def offindings_of(found: Iterator[Finding | Errors], device: torch.device) -> Certificate:
-    """The certificate of what was found on this machine."""
-    everything = list(found)
+    """The certificate of what is found on this machine, by one CPU thread, so that its hash knows of no number."""
+    with machine.one_thread():
+        everything = list(found)
     return Certificate(
         machine.device_name(device),
         machine.versions(device),

@@ -98,6 +98,19 @@ def test_the_hash_is_the_same_in_another_process() -> None:
     assert len(shas) == 1
 
 
+def test_the_hash_does_not_depend_on_the_number_of_threads() -> None:
+    """Threads share out sums, whose last bits then depend on how many there are."""
+    before, shas = torch.get_num_threads(), set()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            shas.add(validate(["exact"], [torch.float32]).sha)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert len(shas) == 1
+
+
 def test_a_changed_file_is_no_certificate(certificate: Certificate) -> None:
     document = json.loads(certificate.to_json())
     document["findings"][0]["worst"] = 0.125
