@@ -162,16 +162,7 @@ class Certificate:
             versions: name → version as installed (`machine.versions`).
             sources: name → sha256 of the source files as installed (`machine.sources`).
         """
-        for name, certified in self.versions.items():
-            if (found := versions.get(name, "not there")) != certified:
-                return f"the certificate is for {name} {certified} and {name} is {found}: validate again"
-        for name, certified in self.sources.items():
-            if (found := sources.get(name, "not there")) != certified:
-                return (
-                    f"the certificate is for source files of {name} with sha256 {certified[:12]} and they have "
-                    f"{found[:12]}: validate again"
-                )
-        return None
+        return changed(self.versions, self.sources, versions, sources)
 
     def headline(self) -> str:
         """The answer in one sentence for somebody who knows nothing of kernels."""
@@ -265,9 +256,15 @@ class Certificate:
         """The certificate that `to_json` wrote.
 
         Raises:
-            ValueError: no JSON, a field that is missing, or a content that its sha256 does not fit.
+            ValueError: no JSON, a field that is missing or of another kind, a content that its sha256 does not fit, or
+                words (headline, statement and so on) that do not follow from the content.
         """
-        document = json.loads(text)
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"this is no certificate: it is not JSON ({error})") from error
+        if not isinstance(document, dict):
+            raise ValueError(f"this is no certificate: it is a JSON {type(document).__name__}, expected an object")
         try:
             certificate = cls(
                 device=document["device"],
@@ -277,12 +274,36 @@ class Certificate:
                 sources=document["sources"],
                 configurations=document["configurations"],
             )
-            sha = document["sha"]
-        except (KeyError, TypeError) as error:
+            sha = certificate.sha
+            if sha != document["sha"]:
+                raise ValueError(
+                    f"the certificate says sha256 {str(document['sha'])[:12]} of itself and has {sha[:12]}"
+                )
+            derived = json.loads(certificate.to_json())
+        except KeyError as error:
             raise ValueError(f"this is no certificate: it lacks {error}") from error
-        if certificate.sha != sha:
-            raise ValueError(f"the certificate says sha256 {str(sha)[:12]} of itself and has {certificate.sha[:12]}")
+        except (TypeError, AttributeError, IndexError, OverflowError) as error:
+            raise ValueError(f"this is no certificate: a field is of another kind ({error})") from error
+        altered = [name for name in {**derived, **document} if document.get(name) != derived.get(name)]
+        if altered:
+            raise ValueError(f"the certificate's {altered[0]} does not follow from its findings: it was altered")
         return certificate
+
+
+def changed(
+    versions: Mapping[str, str], sources: Mapping[str, str], now: Mapping[str, str], sources_now: Mapping[str, str]
+) -> str | None:
+    """The first version, or sha256 of source files, that a certificate is for and that is another now; None if none."""
+    for name, certified in versions.items():
+        if (found := now.get(name, "not there")) != certified:
+            return f"the certificate is for {name} {certified} and {name} is {found}: validate again"
+    for name, certified in sources.items():
+        if (found := sources_now.get(name, "not there")) != certified:
+            return (
+                f"the certificate is for source files of {name} with sha256 {certified[:12]} and they have "
+                f"{found[:12]}: validate again"
+            )
+    return None
 
 
 def _losses(findings: Iterable[Finding]) -> list[str]:
@@ -311,19 +332,9 @@ def _plain(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finding(entry: Mapping[str, Any]) -> Finding:
-    return Finding(
-        backend=entry["backend"],
-        case=entry["case"],
-        dtype=entry["dtype"],
-        quantity=entry["quantity"],
-        worst=float(entry["worst"]),
-        standard=float(entry["standard"]),
-        allowed=float(entry["allowed"]),
-        verdict=entry["verdict"],
-        note=entry["note"],
-        cases=entry["cases"],
-        seeds=None if entry["seeds"] is None else (entry["seeds"][0], entry["seeds"][1]),
-    )
+    values, seeds = {f.name: entry[f.name] for f in fields(Finding)}, entry["seeds"]
+    numbers = {name: float(values[name]) for name in ("worst", "standard", "allowed")}
+    return Finding(**values | numbers | {"seeds": None if seeds is None else (seeds[0], seeds[1])})
 
 
 def _errors(entry: Mapping[str, Any]) -> Errors:

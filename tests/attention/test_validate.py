@@ -121,6 +121,35 @@ def test_a_changed_file_is_no_certificate(certificate: Certificate) -> None:
         Certificate.from_json(json.dumps(document))
 
 
+@pytest.mark.parametrize("name", ["ok", "headline", "statement", "ranges"])
+def test_words_that_do_not_follow_from_the_findings_are_no_certificate(certificate: Certificate, name: str) -> None:
+    document = json.loads(certificate.to_json())
+    with pytest.raises(ValueError, match=f"the certificate's {name} does not follow from its findings"):
+        Certificate.from_json(json.dumps({**document, name: "Exact to the last bit."}))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+        ("[1, 2]", "it is a JSON list, expected an object"),
+        ("{}", "it lacks 'device'"),
+    ],
+)
+def test_a_text_that_is_something_else_is_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"this is no certificate: {said}"):
+        Certificate.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "change", [{"findings": 3}, {"findings": ["x"]}, {"versions": 3}, {"errors": None}, {"device": ["x"]}]
+)
+def test_a_field_of_another_kind_is_one_sentence(certificate: Certificate, change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"this is no certificate: a field|says sha256 \w+ of itself"):
+        Certificate.from_json(json.dumps(json.loads(certificate.to_json()) | change))
+
+
 def test_it_expires_with_the_versions_and_sources_that_it_is_about(certificate: Certificate) -> None:
     assert expired(certificate) is None
     versions, sources = dict(certificate.versions), dict(certificate.sources)
