@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 
 import torch
 
-from quantattn.attention import Mask, choose_backend
-from quantattn.attention.certificate import Certificate
+from quantattn.attention import Mask, choose_backend, machine
+from quantattn.attention.certificate import Certificate, changed
 from quantattn.attention.choose import require_backend
 from quantattn.attention.validate import validate
 from quantattn.learn.closing import Exactness
@@ -60,3 +61,17 @@ def sentence(certificate: Certificate) -> str:
             f"{worst.standard:.2g}"
         )
     return f"{'; '.join(said)}; {len(certificate.passed)} checks passed on {certificate.device}"
+
+
+def expired(extra: Mapping[str, object]) -> str | None:
+    """Why the certificate that a model names says nothing about what is installed here; None while it holds.
+
+    Also None for a model that names none.
+
+    Args:
+        extra: what stands in the model's folder, as data: other kinds of values than a run writes name no certificate.
+    """
+    certified = extra.get("certified")
+    named = [certified.get(name) if isinstance(certified, Mapping) else None for name in ("versions", "sources")]
+    versions, sources = ({str(k): str(v) for k, v in x.items()} if isinstance(x, Mapping) else {} for x in named)
+    return changed(versions, sources, machine.versions(), machine.sources())

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from quantattn.cli import show, terminal
+from quantattn.cli.certify import expired
 from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
@@ -104,12 +105,14 @@ def score_tables(config: DictConfig) -> int:
         raise UsageError(f"model={asked.model_folder} does not say how its data were prepared: {error}") from error
     if trained["kind"] != asked.data.kind:
         raise UsageError(f"model={asked.model_folder} was trained on {trained['kind']}, but data is {asked.data.kind}")
+    out = terminal.console()
+    if (why := expired(artefact.extra)) is not None:
+        out.print(f"note: the model's attention is not certified for this installation: {why}", soft_wrap=True)
     work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets)
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
     policy = {"deterministic": str(asked.deterministic), "device": torch.device(device).type, **budget}
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
-    out = terminal.console()
     out.print(
         f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {len(work.as_of):,} decisions in {len(plan.shards)} shards"
     )

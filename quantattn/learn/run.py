@@ -210,8 +210,7 @@ def keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, 
     ]
     if fitted is not None and fitted.best_step >= 0:
         lines.append(f"- best validation loss {fitted.best_value:.5f} at step {fitted.best_step}")
-    # By this hash the model, and every plan that scores with it, names the certificate of the attention that made it.
-    certified = {} if settings.exactness is None else {"certificate": settings.exactness.document.get("sha")}
+    certified = {} if settings.exactness is None else named(settings.exactness.document)
     save_pretrained(
         model.cpu(),
         folder / "model",
@@ -219,6 +218,20 @@ def keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, 
         card="\n".join(lines) + "\n",
         extra={**settings.card, **certified},
     )
+
+
+def named(certificate: Mapping[str, Any]) -> dict[str, Any]:
+    """How a model, and by its hash every plan that scores with it, names the certificate of the attention that made it.
+
+    Its sha256, and the versions and source files with which it expires.
+    """
+    versions = {
+        name: v for name, v in certificate.get("versions", {}).items() if name in ("quantattn", "torch", "triton")
+    }
+    return {
+        "certificate": certificate.get("sha"),
+        "certified": {"versions": versions, "sources": dict(certificate.get("sources", {}))},
+    }
 
 
 def described_data(prepared: Prepared) -> dict[str, Any]:

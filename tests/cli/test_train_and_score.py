@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from quantattn import load_model
+from quantattn.attention import machine
 from quantattn.attention.certificate import Certificate, Finding
 from quantattn.cli import certify, main
 from quantattn.cli import train as train_command
@@ -96,6 +98,17 @@ def test_the_model_folder_loads_and_keeps_how_its_data_were_made(finished: Path)
     assert model.artefact.extra["classes"] == ["down", "up"]
     certificate = Certificate.from_json((finished / "certificate.json").read_text())
     assert model.artefact.extra["certificate"] == certificate.sha
+    certified: Any = model.artefact.extra["certified"]
+    assert certified["versions"] == {name: v for name, v in certificate.versions.items() if name != "python"}
+    assert certified["sources"] == certificate.sources
+
+
+@pytest.mark.parametrize(
+    "certified", [None, 3, {"versions": [1]}, {"versions": {"torch": 3}, "sources": {"kernels": 4}}]
+)
+def test_a_folder_may_say_anything_of_its_certificate(certified: object) -> None:
+    said = certify.expired({"certified": certified})
+    assert said is None or said.startswith("the certificate is for torch 3 and torch is ")
 
 
 def test_a_folder_that_holds_a_run_is_not_trained_over(
@@ -155,7 +168,10 @@ def test_scores_come_from_the_saved_vocabulary_one_row_a_decision(
     assert table["model_sha"].n_unique() == table["plan_sha"].n_unique() == 1
     assert call(monkeypatch, "score", *arguments) == 0
     assert pl.read_delta(str(tmp_path / "scores")).height == table.height
-    capsys.readouterr()
+    assert "certified" not in capsys.readouterr().out
+    monkeypatch.setattr(machine, "versions", lambda: {"torch": "9.9", "triton": "9", "quantattn": "9"})
+    assert call(monkeypatch, "score", *arguments) == 0
+    assert "the model's attention is not certified for this installation" in capsys.readouterr().out
     assert call(monkeypatch, "score", *arguments, "data.source.seed=8") == 1
     assert "name another folder with out=DIR" in capsys.readouterr().err
 
