@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from quantattn.evaluate.certificate_parts import SECTIONS, number, summaries
 from quantattn.evaluate.drawing import MODEL, MUTED, OTHER, Figure, draw, short
 from quantattn.evaluate.page import drawn, render_page, write_page
 
@@ -48,8 +49,8 @@ def groups(findings: Sequence[Mapping[str, Any]]) -> list[Group]:
     found = []
     for (backend, dtype), members in by.items():
         counted = [f for f in members if f["verdict"] != "not offered"]
-        # A control is a mistake made on purpose: its distance from the truth is to be large.
-        measured = [] if backend == "control" else counted
+        # A control is a mistake made on purpose: its distance from the truth is to be large. A slope is no error.
+        measured = [f for f in counted if backend != "control" and f["quantity"] != "slope"]
         ratios = [float(f["worst"]) / float(f["standard"]) for f in measured if float(f["standard"]) > 0]
         shares = [float(f["worst"]) / float(f["allowed"]) for f in measured if float(f["allowed"]) > 0]
         found.append(
@@ -61,80 +62,6 @@ def groups(findings: Sequence[Mapping[str, Any]]) -> list[Group]:
                 refused=len(members) - len(counted),
                 ratio=max(ratios, default=None),
                 used=max(shares, default=None),
-            )
-        )
-    return found
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One statement about every implementation that was asked.
-
-    Attributes:
-        said: the statement, the feature or the problem.
-        holds: implementations of which it holds.
-        fails: implementations of which it does not, with the dtype.
-        refused: implementations that do not offer it.
-        dtypes: of the inputs.
-        cases: problems or comparisons in all.
-        seeds: of the draws, "" where nothing was drawn.
-        used: largest share of what is allowed that was needed; None where not a bit may differ.
-        note: of the first finding that has one.
-    """
-
-    said: str
-    holds: tuple[str, ...]
-    fails: tuple[str, ...]
-    refused: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    cases: int
-    seeds: str
-    used: float | None
-    note: str
-
-
-SECTIONS = {
-    "theorem": (
-        "What holds of it",
-        "What softmax attention obeys, whoever computes it. Bits means that not one differs.",
-    ),
-    "feature": ("What it can do", "Each feature in a problem of its own, forward and backward, against float64."),
-    "repeat": ("The same bits again", "The same call many times, and the same sequence in batches of several sizes."),
-    "memory": ("Memory", "The power of the length with which peak memory grows: 1 is a straight line, 2 the matrix."),
-    "fuzz": ("Problems of any sort", "Drawn from seeds, forward and backward; a failure is named by its seed."),
-    "planted": (
-        "Wrong on purpose",
-        "A check that cannot fail proves nothing: each of these mistakes has to be caught.",
-    ),
-}
-"""What a case begins with → heading and note of its table."""
-
-
-def summaries(findings: Sequence[Mapping[str, Any]], part: str) -> list[Summary]:
-    """The findings of one part of the certificate, one row a statement, in the order in which they first occur."""
-    by: dict[str, list[Mapping[str, Any]]] = {}
-    for finding in findings:
-        name, _, said = finding["case"].partition(": ")
-        if name == part:
-            by.setdefault(said.removesuffix(", again"), []).append(finding)
-    found = []
-    for said, members in by.items():
-        ran = [f for f in members if f["verdict"] != "not offered"]
-        fails = dict.fromkeys(f"{f['backend']} ({f['dtype']})" for f in ran if f["verdict"] == "fail")
-        failing = {f["backend"] for f in ran if f["verdict"] == "fail"}
-        shares = [float(f["worst"]) / float(f["allowed"]) for f in ran if float(f["allowed"]) > 0]
-        seeds = sorted({seed for f in ran for seed in f.get("seeds") or ()})
-        found.append(
-            Summary(
-                said,
-                tuple(dict.fromkeys(f["backend"] for f in ran if f["backend"] not in failing)),
-                tuple(fails),
-                tuple(dict.fromkeys(f["backend"] for f in members if f["verdict"] == "not offered")),
-                tuple(dict.fromkeys(f["dtype"] for f in ran)),
-                sum(int(f.get("cases", 1)) for f in ran),
-                f"{seeds[0]} to {seeds[-1]}" if seeds else "",
-                max(shares, default=None),
-                next((f["note"] for f in ran if f["note"]), ""),
             )
         )
     return found
@@ -154,6 +81,15 @@ ERROR_COLUMNS = {
     "used": "Share of it",
 }
 """Numbers of a row of the error table → how a column is called."""
+
+
+COMPARED = {
+    "caught": "distance from the right answer",
+    "failures": "problems outside their budget",
+    "slope": "power of the length",
+    "all": "everything",
+}
+"""What was compared → how the table of every check calls it, where that is not its own name."""
 
 
 def budget_figure(found: Sequence[Group]) -> Figure | None:
@@ -205,7 +141,7 @@ def render_certificate(document: Mapping[str, Any]) -> str:
         if missing := {"backend", "dtype", "d", "length", "mask", "result", *ERROR_COLUMNS} - set(row):
             raise ValueError(f"row {place} of the error table lacks {', '.join(sorted(missing))}")
     found = groups(document["findings"])
-    sections = [(*said, rows) for part, said in SECTIONS.items() if (rows := summaries(document["findings"], part))]
+    sections = [(said, rows) for part, said in SECTIONS.items() if (rows := summaries(document["findings"], part))]
     figure = budget_figure(found)
     return render_page(
         "certificate.html.j2",
@@ -218,7 +154,9 @@ def render_certificate(document: Mapping[str, Any]) -> str:
         figure=figure,
         drawing=drawn(figure) if figure else None,
         numbers=("worst", "standard", "allowed"),
-        number=_number,
+        number=number,
+        compared=COMPARED,
+        word=_word,
         passed=sum(group.passed for group in found),
         failed=sum(group.failed for group in found),
     )
@@ -234,9 +172,8 @@ def _stands_in_the_table(finding: Mapping[str, Any]) -> bool:
     return str(finding["case"]).startswith(("bound: ", "random: table, "))
 
 
-def _number(value: float | str | None) -> tuple[str, str]:
-    """A number as shown and as sorted by; what is not finite sorts last."""
-    if value is None:
-        return "–", ""
-    number = float(value)
-    return (f"{number:.3g}", repr(number)) if math.isfinite(number) else (str(number), "")
+def _word(finding: Mapping[str, Any]) -> str:
+    """The verdict of one check; of a mistake made on purpose, whether it was caught."""
+    if finding["backend"] == "control" and finding["quantity"] != "slope":
+        return "caught" if finding["verdict"] == "pass" else "NOT CAUGHT"
+    return "FAILED" if finding["verdict"] == "fail" else str(finding["verdict"])

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from quantattn.evaluate import render_certificate, write_certificate
-from quantattn.evaluate.certificate import Group, budget_figure, groups, summaries
+from quantattn.evaluate.certificate import Group, budget_figure, groups
+from quantattn.evaluate.certificate_parts import SECTIONS, summaries
 
 
 def test_groups_count_and_keep_the_worst(certificate: dict[str, Any]) -> None:
@@ -56,11 +57,35 @@ def test_a_certificate_that_lacks_something_is_one_sentence(certificate: dict[st
 def test_a_statement_is_one_row_whoever_was_asked(full_certificate: dict[str, Any]) -> None:
     removed, future = summaries(full_certificate["findings"], "theorem")
     assert (removed.said, removed.holds, removed.fails) == ("masked is removed", ("tiled", "sdpa"), ())
-    assert (removed.cases, removed.seeds, removed.used) == (18, "0 to 2", 0.5)
-    assert future.used is None
+    assert (removed.cases, removed.seeds, removed.measured) == (18, "0 to 2", ("50%", "0.5"))
+    assert future.measured == ("none, not one bit", "0.0")
     (softcap,) = summaries(full_certificate["findings"], "feature")
     assert (softcap.holds, softcap.refused, softcap.cases) == (("tiled",), ("sdpa",), 18)
     assert summaries(full_certificate["findings"], "nothing") == []
+
+
+def test_every_part_has_words_of_its_own(full_certificate: dict[str, Any]) -> None:
+    """A mistake that was made on purpose is caught; it does not hold, nor does the control of memory."""
+    findings = full_certificate["findings"]
+    words = {part: [(row.measured[0], row.verdict) for row in summaries(findings, part)] for part in SECTIONS}
+    assert words == {
+        "theorem": [("50%", "holds"), ("none, not one bit", "holds")],
+        "feature": [("13%", "right")],
+        "repeat": [("none, not one bit", "the same bits")],
+        "memory": [("0.96", "a straight line"), ("1.96", "the matrix, as expected")],
+        "fuzz": [("none", "all within")],
+        "planted": [("0.02", "caught")],
+    }
+    missed = [{**f, "verdict": "fail", "worst": 3.0 if f["worst"] == 0 else f["worst"]} for f in findings]
+    words = {part: [(row.measured[0], row.verdict) for row in summaries(missed, part)] for part in SECTIONS}
+    assert words["planted"] == [("0.02", "NOT CAUGHT")]
+    assert words["repeat"] == [("up to 3, where none may be", "FAILED")]
+    assert words["fuzz"] == [("3", "FAILED")]
+    assert summaries([{**findings[11], "worst": "inf"}], "planted")[0].measured[0] == "no number at all"
+    page = render_certificate(full_certificate)
+    assert page.count("caught</td>") == 2  # in its own table and in that of every check
+    for odd in ("no bit<", ">slope<", ">failures<"):
+        assert odd not in page
 
 
 def test_a_failed_theorem_is_named_with_its_implementation(full_certificate: dict[str, Any]) -> None:
