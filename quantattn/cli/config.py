@@ -151,7 +151,8 @@ def explain(name: str, error: Exception, arguments: list[str]) -> str:
     if match := re.search(r"Could not find '([^']+)'\s+Available options in '([^']+)':((?:\n\t.*)*)", text):
         group, options = match[2], match[3].split()
         choice = match[1].removeprefix(f"{group}/")
-        return f"{group}={choice}: there is no such {group}{nearest(choice, options)} ({', '.join(sorted(options))})"
+        hint, there = nearest(choice, options), ", ".join(sorted(options))
+        return f"{group}={choice}: there is no such {group}{hint}" + ("" if there in hint else f" ({there})")
     if match := re.search(r"Missing mandatory value: (\S+)", text):
         # An interpolation of the missing setting has a key of its own.
         full = str(getattr(error, "full_key", None))
