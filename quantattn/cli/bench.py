@@ -92,6 +92,8 @@ def _generations(settings: dict[str, Any], console: Console) -> int:
     if wrong:
         raise UsageError(f"generations.masks: expected full or causal, got {wrong[0]!r}")
     if asked["draw"] is not None:
+        if not Path(asked["draw"]).is_file():
+            raise UsageError(f"generations.draw={asked['draw']}: there is no such file")
         with Path(asked["draw"]).open(newline="") as file:
             return _draw_generations(list(csv.DictReader(file)), Path(asked["draw"]), console)
     if importlib.util.find_spec("triton") is None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
-from quantattn.cli.errors import DONE, FAILED
+from quantattn.cli.errors import DONE, FAILED, UsageError
 from quantattn.cli.terminal import console
 from quantattn.data.sources.source import Source
 
@@ -21,8 +20,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--kind", choices=sorted(KINDS), help="what to take it for; found out by default")
     given = parser.parse_args(arguments)
     if not given.path.exists():
-        print(f"quantattn doctor: {given.path}: there is no such file or folder", file=sys.stderr)
-        return FAILED
+        raise UsageError(f"{given.path}: there is no such file or folder")
     kind = given.kind or kind_of(given.path)
     with tempfile.TemporaryDirectory() as scratch:
         source = KINDS[kind](given.path, Path(scratch) / "set_aside.csv")

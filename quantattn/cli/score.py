@@ -91,6 +91,8 @@ def score_tables(config: DictConfig) -> int:
     device = ("cuda" if torch.cuda.is_available() else "cpu") if asked.device == "auto" else asked.device
     by_batch = asked.deterministic == "batch"
     torch.use_deterministic_algorithms(by_batch or asked.deterministic in ("on", True))
+    if not Path(asked.model_folder).exists():
+        raise UsageError(f"model={asked.model_folder}: there is no such folder")
     model = load_model(asked.model_folder, attention_backend=asked.attention.get("backend"))
     artefact = model.artefact
     assert artefact is not None

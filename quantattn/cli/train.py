@@ -45,6 +45,10 @@ def build(asked: TrainSettings) -> dict[str, Any]:
     """Everything that the settings name by `_target_`, made and checked before any data are read."""
     allow = asked.allow_targets
     check_data(asked)
+    if asked.ckpt_path not in (None, "auto") and not Path(asked.ckpt_path).exists():
+        raise UsageError(
+            f"ckpt_path={asked.ckpt_path}: there is no such checkpoint; auto, a .ckpt file or a run folder is"
+        )
     objective = instantiate(asked.objective, "objective", allow)
     check_goal(asked, objective)
     try:

@@ -42,4 +42,4 @@ def test_an_empty_folder_and_a_missing_one_are_one_sentence(
 ) -> None:
     assert doctor(tmp_path, monkeypatch, capsys) == (1, f"quantattn doctor: {tmp_path} holds no files")
     code, said = doctor(tmp_path / "nowhere", monkeypatch, capsys)
-    assert (code, said.endswith("there is no such file or folder")) == (1, True)
+    assert (code, said.endswith("nowhere: there is no such file or folder")) == (2, True)

@@ -103,7 +103,11 @@ def test_long_problems_are_held_to_the_budget_by_their_last_queries(monkeypatch:
             2,
             "generations.masks: expected full or causal, got 'upper'",
         ),
-        (["bench=generations", "generations.draw=nowhere.csv"], 1, "nowhere.csv"),
+        (
+            ["bench=generations", "generations.draw=nowhere.csv"],
+            2,
+            "generations.draw=nowhere.csv: there is no such file",
+        ),
     ],
 )
 def test_what_is_refused(

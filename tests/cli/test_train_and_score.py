@@ -172,6 +172,8 @@ def test_scores_come_from_the_saved_vocabulary_one_row_a_decision(
     monkeypatch.setattr(machine, "versions", lambda: {"torch": "9.9", "triton": "9", "quantattn": "9"})
     assert call(monkeypatch, "score", *arguments) == 0
     assert "the model's attention is not certified for this installation" in capsys.readouterr().out
+    assert call(monkeypatch, "score", f"model={tmp_path / 'no'}", *arguments[1:]) == 2
+    assert "no: there is no such folder" in capsys.readouterr().err
     assert call(monkeypatch, "score", *arguments, "data.source.seed=8") == 1
     assert "name another folder with out=DIR" in capsys.readouterr().err
 
@@ -230,7 +232,7 @@ def test_a_refused_multirun_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, "train", *SMALL, "-m", "seed=-1,-2") == 2
     assert "seed must be a whole number from 0" in capsys.readouterr().err
-    assert call(monkeypatch, "train", *SMALL, "ckpt_path=nowhere.ckpt") == 1
+    assert call(monkeypatch, "train", *SMALL, "ckpt_path=nowhere.ckpt") == 2
     assert "there is no such checkpoint" in capsys.readouterr().err
     assert call(monkeypatch, "train", *SMALL, "-m", "seed=1,2", "trainer.max_stepz=1") == 2
     assert "did you mean 'trainer.max_steps'?" in capsys.readouterr().err
