@@ -73,7 +73,8 @@ def attention(
             is below −1e4 its gradients lose digits, and below −1e8 they are wrong. It is read where it is used and
             never expanded, and its gradient has its shape. On a GPU, with offsets, one that differs from place to
             place makes the host wait for the longest lengths.
-        scale: factor of q·k; None is 1/√D. A tensor (H,) gives each head its own and gets a gradient.
+        scale: factor of q·k; None is 1/√D. A tensor (H,) gives each head its own and gets a gradient. Values of
+            tensors are not read: a head whose scale, slope or sink is NaN gets NaN everywhere, without an error.
         dropout: probability in [0, 1) that a weight is dropped, the others divided by 1 − dropout. Which ones is a
             function of (seed, sequence, head, query, key) alone; lse does not know of it.
         dropout_seed: int, or (1,) int64 on the device of q; None draws one from torch's generator of that device.
@@ -167,6 +168,10 @@ def _check_types(**tensors: Tensor | None) -> None:
     for name, value in tensors.items():
         if not isinstance(value, Tensor) and not (value is None and name not in ("q", "k", "v")):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+        if value is not None and (value.layout != torch.strided or value.is_nested):
+            raise TypeError(
+                f"{name} must be a dense (strided) tensor, got {'nested' if value.is_nested else value.layout}"
+            )
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -168,8 +168,9 @@ class KeyValueCache:
             return
         expected = (*self._k.shape[:-3], *self._k.shape[-2:]), self._k.dtype, self._k.device
         if ((*k.shape[:-3], *k.shape[-2:]), k.dtype, k.device) != expected:
-            first = tuple("n" if i == k.dim() - 3 else size for i, size in enumerate(self._k.shape))
-            raise ValueError(f"expected k and v as the first ones, {first} {expected[1]} {expected[2]}, got {shapes}")
+            sizes = [*map(str, self._k.shape[:-3]), "n", *map(str, self._k.shape[-2:])]
+            first = f"({', '.join(sizes)}) {expected[1]} {expected[2]}"
+            raise ValueError(f"expected k and v as the first ones, {first}, got {shapes}")
 
     def _make_room(self, k: Tensor, v: Tensor, n: int) -> None:
         """Buffers with n free rows after the last: moved to the front while they are half empty, else doubled."""

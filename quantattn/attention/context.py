@@ -23,6 +23,7 @@ from torch import Tensor
 from quantattn.attention import ops
 from quantattn.attention.choose import BACKENDS, choose_backend, require_backend
 from quantattn.attention.mask import Mask
+from quantattn.attention.options import check_scale_fits
 from quantattn.attention.placement import Placement, Plan
 from quantattn.attention.ring import Ring, backward, forward
 from quantattn.attention.state import Attended, lse_dtype
@@ -222,6 +223,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, cu: Tensor | None, mask: Mas
         raise ValueError(f"a ring takes masks without a prefix and without a rule, got {mask}")
     if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
         raise ValueError(f"scale must be a finite number, got {scale!r}")
+    if scale is not None:
+        check_scale_fits(scale, q.dtype)
 
 
 def _offsets(cu_seqlens: Tensor) -> tuple[int, ...]:

@@ -48,7 +48,21 @@ def check_scale(scale: float | Tensor | None, q: Tensor) -> tuple[float, Tensor 
         return 1.0, check_per_head("scale", scale, q)
     if not isinstance(scale, (int, float)) or not -math.inf < scale < math.inf:
         raise ValueError(f"scale must be a finite number or a tensor (H,), got {scale!r}")
+    check_scale_fits(scale, q.dtype)
     return scale, None
+
+
+def check_scale_fits(scale: float, dtype: torch.dtype) -> None:
+    """Refuse a scale that is no normal number of float32, in which scores of all dtypes but float64 are scaled.
+
+    A smaller one would vanish there, or where a device flushes subnormal numbers, and hidden scores with it: 0 · −∞.
+    """
+    of_single = torch.finfo(torch.float32)
+    if scale != 0 and dtype != torch.float64 and not of_single.tiny <= abs(scale) <= of_single.max:
+        raise ValueError(
+            f"scale must be 0 or a normal number of float32, from {of_single.tiny:.3g} to {of_single.max:.3g} in size, "
+            f"got {scale!r}"
+        )
 
 
 def check_per_head(name: str, x: Tensor | None, q: Tensor) -> Tensor | None:

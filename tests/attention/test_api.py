@@ -63,6 +63,11 @@ def test_offsets_that_do_not_fit(cu, cu_k, message):
     ("options", "message"),
     [
         ({"scale": float("nan")}, r"scale must be a finite number or a tensor \(H,\), got nan"),
+        (
+            {"scale": 1e-50},
+            "scale must be 0 or a normal number of float32, from 1.18e-38 to 3.4e\\+38 in size, got 1e-50",
+        ),
+        ({"scale": -1e39}, "scale must be 0 or a normal number of float32, .*, got -1e\\+39"),
         ({"scale": torch.tensor(0.3)}, r"scale must be \(2,\), one number a head, .*; got \(\) torch.float32"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"dropout": 0.1, "dropout_seed": 2**63}, "dropout_seed must be an int of 64 bits"),
@@ -94,6 +99,8 @@ def test_options_that_cannot_be_met(options, message):
         ({"bias": [0.0]}, "bias must be a tensor, got list"),
         ({"cu_seqlens": [0, 6]}, "cu_seqlens must be a tensor, got list"),
         ({"k": None}, "k must be a tensor, got NoneType"),
+        ({"q": torch.ones(6, 2, 8).to_sparse()}, r"q must be a dense \(strided\) tensor, got torch.sparse_coo"),
+        ({"bias": torch.zeros(6, 6).to_sparse()}, r"bias must be a dense \(strided\) tensor, got torch.sparse_coo"),
     ],
 )
 def test_things_of_another_kind(options, message):
@@ -174,7 +181,7 @@ def test_offsets_may_be_views(backend):
     assert torch.equal(a.out, b.out)
 
 
-@pytest.mark.parametrize("scale", [-0.3, 0.0])
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 1e-50])
 @pytest.mark.parametrize("mask", [Mask(), Mask(causal=True)], ids=str)
 @pytest.mark.parametrize("backend", ["tiled", "sdpa"])
 def test_any_sign_of_the_scale(backend, mask, scale):

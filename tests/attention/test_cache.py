@@ -207,8 +207,10 @@ def test_what_cannot_be_meant_is_refused() -> None:
     with pytest.raises(TypeError, match="must be tensors"):
         held.append(k, None)  # type: ignore[arg-type]
     held.append(k[:600], v[:600])
-    with pytest.raises(ValueError, match=r"as the first ones, \('n', 1, 8\)"):
+    with pytest.raises(ValueError, match=r"as the first ones, \(n, 1, 8\) torch.float32 cpu, got"):
         held.append(k.double(), v.double())
+    with pytest.raises(ValueError, match=r"as the first ones, \(n, 1, 8\) .*, got k \(1, 700, 1, 8\)"):
+        held.append(k[None], v[None])
     with pytest.raises(ValueError, match="701 queries and 600 tokens"):
         held.attend(torch.zeros(701, 2, 8))
     with pytest.raises(ValueError, match="3 axes"):
