@@ -74,7 +74,7 @@ def attention(
             never expanded, and its gradient has its shape. On a GPU, with offsets, one that differs from place to
             place makes the host wait for the longest lengths.
         scale: factor of q·k; None is 1/√D. A tensor (H,) gives each head its own and gets a gradient. Values of
-            tensors are not read: a head whose scale, slope or sink is NaN gets NaN everywhere, without an error.
+            tensors are not read: NaN as a head's scale, slope or sink makes its results NaN, without an error.
         dropout: probability in [0, 1) that a weight is dropped, the others divided by 1 − dropout. Which ones is a
             function of (seed, sequence, head, query, key) alone; lse does not know of it.
         dropout_seed: int, or (1,) int64 on the device of q; None draws one from torch's generator of that device.

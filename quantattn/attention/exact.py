@@ -128,13 +128,15 @@ def _dense(
     if extras.sinks is not None:  # one more key, whose value is zero
         sink = extras.sinks.to(scores.dtype)[:, None, None].expand(-1, n_q, 1)
         scores = torch.cat([scores.where(sees, -torch.inf), sink], dim=-1)
-        sees = sees | (sink > -torch.inf)
+        sees = sees | (sink != -torch.inf)
         scores = scores.where(sees, 0)
     lse = torch.logsumexp(scores.to(lse_dtype(q.dtype)), dim=-1).where(sees[..., 0], -torch.inf)
     weights = torch.softmax(scores, dim=-1)
+    of_sink = weights[..., n_k:].sum(-1, keepdim=True)
     weights = weights[..., :n_k].where(seen, 0)
     if extras.dropout and extras.seed is not None:
         sequence, head = extras.origin
         kept = kept_weights(extras.seed, extras.dropout, sequence, (head, head + q.shape[0]), (0, n_q), (0, n_k))
         weights = weights.where(kept, 0) * (2**32 / threshold(extras.dropout))
-    return seen_sum(weights, v, seen), lse
+    out = seen_sum(weights, v, seen)
+    return out if extras.sinks is None else out + 0 * of_sink, lse  # NaN where the sink is

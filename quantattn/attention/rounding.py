@@ -61,7 +61,7 @@ class RoundedAttention:
         sees = seen.any(-1, keepdim=True)
         if extras.sinks is not None:
             sink = self._summed(extras.sinks[:, None, None], (len(q), n_q, 1))
-            sees = sees | (sink > -torch.inf)
+            sees = sees | (sink != -torch.inf)
             scores = torch.cat([scores, sink], dim=-1)
         scores = scores.where(sees, 0)
         lse = torch.logsumexp(scores.detach(), dim=-1, keepdim=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from quantattn.attention.api import attention
 from quantattn.attention.exact import exact_attention, standard_attention
 from quantattn.attention.mask import Mask
 from quantattn.attention.problems import random_problem
@@ -87,3 +90,24 @@ def test_a_visible_block_is_a_block_of_the_mask(mask: Mask) -> None:
                         expected = whole[first:last, start:stop]
                         assert (seen is None) == bool(expected.all())
                         assert seen is None or torch.equal(seen, expected)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy under the interpreter, where −inf and NaN are
+@pytest.mark.parametrize("backend", ["tiled", "triton"])
+def test_a_sink_that_is_nan_makes_every_row_of_its_head_nan(backend: str, device: str) -> None:
+    """Also a row that sees no key, whose whole sum the sink is."""
+    if backend == "triton":
+        pytest.importorskip("triton")
+    p = random_problem(
+        3, (5,), (3,), heads=2, heads_k=2, d=16, mask=Mask(causal=True), extras=("sinks",), device=device
+    )
+    found = []
+    for name in ("exact", backend):
+        leaves = [x.detach().requires_grad_() for x in (p.q, p.k, p.v, torch.tensor([math.nan, 0.5], device=device))]
+        out, lse = attention(*leaves[:3], mask=p.mask, sinks=leaves[3], backend=name)
+        found.append([out, lse, *torch.autograd.grad(out.square().sum() + lse.sum(), leaves)])
+        assert out[:, 0].isnan().all()
+        assert lse[:, 0].isnan().all()
+        assert found[-1][-1][0].isnan()
+        assert all(x[:, 1].isfinite().all() for x in found[-1][:-1])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5, equal_nan=True)
