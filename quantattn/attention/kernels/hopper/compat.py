@@ -32,10 +32,10 @@ def tma_add(descriptor: Any, corner: Any, buffer: Any, _semantic: Any = None) ->
 
 
 @core.builtin
-def reshaped(buffer: Any, shape: Any, layout: Any, _semantic: Any = None) -> Any:
-    """The same bytes of shared memory under another shape and layout."""
+def reshaped(buffer: Any, shape: Any, layout: Any, dtype: Any = None, _semantic: Any = None) -> Any:
+    """The same bytes of shared memory under another shape, layout and (if it is given) dtype."""
     view = buffer.reinterpret if _REINTERPRETS else buffer._reinterpret
-    return view(buffer.dtype, shape, layout, _semantic=_semantic)
+    return view(buffer.dtype if dtype is None else dtype, shape, layout, _semantic=_semantic)
 
 
 @gluon.jit

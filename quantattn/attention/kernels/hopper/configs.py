@@ -29,8 +29,8 @@ class ForwardConfig:
 
 
 FORWARD = {
-    64: ForwardConfig(groups=3, block_n=128, stages=3, registers=160, spare=24, overlap=False, turns=True),
-    128: ForwardConfig(groups=2, block_n=128, stages=2, registers=240, spare=24, overlap=True, turns=False),
+    64: ForwardConfig(groups=3, block_n=128, stages=3, registers=160, spare=32, overlap=False, turns=True),
+    128: ForwardConfig(groups=2, block_n=128, stages=2, registers=240, spare=32, overlap=True, turns=False),
 }
 """Head size rounded up to 64 or 128 → configuration."""
 

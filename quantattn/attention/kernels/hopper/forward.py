@@ -7,9 +7,9 @@ note in shared memory. A warpgroup starts q·k of the next block before it takes
 takes turns at the tensor cores with its neighbours (`turns`).
 
 Blocks of keys are visited from the last to the first: the mask and the end of the sequence cut the first ones visited
-(and, with a left bound, the last ones), and a block between is multiplied without a compare. Of a cut block an
-*inspector* warp reads the values first: one that is not finite becomes 0 in shared memory, since 0 · NaN is NaN, and
-its key is noted; a query that sees it gets NaN, and no other.
+(and, with a left bound, the last ones), and a block between is multiplied without a compare. Of a cut block two
+*inspector* warps read the values first: one that is not finite becomes 0 in shared memory, since 0 · NaN is NaN, and its
+key is noted; a query that sees it gets NaN, and no other.
 
 Sources: Shah et al. 2024, "FlashAttention-3", for the overlap and the turns; Dao 2023 for the order of the loop.
 """
@@ -123,6 +123,7 @@ class Work(NamedTuple):
     n_q: Any
     n_k: Any
     heads: Any
+    group: Any
     per_head: Any
     tiles: Any
     counter: Any
@@ -210,7 +211,7 @@ def is_cut(t, column, work, BLOCK_M: gl.constexpr, s: gl.constexpr):
 
 
 @gluon.jit
-def loader(q_src, k_src, v_src, buffers, notes, signals, work, GROUP: gl.constexpr, s: gl.constexpr):
+def loader(q_src, k_src, v_src, buffers, notes, signals, work, s: gl.constexpr):
     """One warp: queries, keys and values of tile after tile into shared memory."""
     BLOCK_M: gl.constexpr = 64 * s.groups
     GROUPS: gl.constexpr = s.groups
@@ -241,12 +242,16 @@ def loader(q_src, k_src, v_src, buffers, notes, signals, work, GROUP: gl.constex
                 k_full = signals.k_full.index(stage)
                 mbarrier.wait(signals.k_empty.index(stage), parity ^ 1)
                 mbarrier.expect(k_full, s.kv_bytes)
-                load_rows(k_src, p, p.k_start, p.n_k, row, t.head // GROUP, k_full, buffers.k.index(stage), s.packed)
+                load_rows(
+                    k_src, p, p.k_start, p.n_k, row, t.head // work.group, k_full, buffers.k.index(stage), s.packed
+                )
                 # What is inspected arrives at another barrier.
                 v_full = signals.v_full.index(stage + is_cut(t, row, work, BLOCK_M, s) * s.stages)
                 mbarrier.wait(signals.v_empty.index(stage), parity ^ 1)
                 mbarrier.expect(v_full, s.kv_bytes)
-                load_rows(v_src, p, p.k_start, p.n_k, row, t.head // GROUP, v_full, buffers.v.index(stage), s.packed)
+                load_rows(
+                    v_src, p, p.k_start, p.n_k, row, t.head // work.group, v_full, buffers.v.index(stage), s.packed
+                )
                 step += 1
         if s.dynamic:
             number = gl.atomic_add(work.counter, 1) + gl.num_programs(0)
@@ -260,23 +265,22 @@ def loader(q_src, k_src, v_src, buffers, notes, signals, work, GROUP: gl.constex
 
 @gluon.jit
 def inspector(buffers, notes, signals, work, s: gl.constexpr):
-    """One warp: in blocks that the mask cuts, note the values that are not finite and replace them by 0.
+    """Two warps: in blocks that the mask cuts, note the values that are not finite and replace them by 0.
 
-    It reads a buffer as lines of 128 bytes, whose order within a line does not matter here: line i holds 64 columns of
-    row i mod n.
+    They read a buffer as lines of 128 bytes, 32 pairs of numbers, whose order within a line does not matter here: line
+    i holds 64 columns of row i mod n.
     """
-    LINES: gl.constexpr = s.n * s.d // 64
-    CHUNKS: gl.constexpr = LINES // 4
-    PER_BLOCK: gl.constexpr = s.n // 4
-    STEPS: gl.constexpr = CHUNKS // 4
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
+    WARPS: gl.constexpr = 2
+    PER_BLOCK: gl.constexpr = s.n // 8
+    CHUNKS: gl.constexpr = PER_BLOCK * s.d // 64
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [WARPS, 1], [1, 0])
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    INFINITE: gl.constexpr = 0x7F80 if buffers.v.dtype == gl.bfloat16 else 0x7C00
+    BF16: gl.constexpr = buffers.v.dtype == gl.bfloat16
     step = 0
     turn = 0
     used = 0  # bit i: parity of the uses of stage i here
     mbarrier.wait(signals.note_full.index(0), 0)
-    t = read_note(notes, 1)
+    t = read_note(notes, WARPS)
     mbarrier.arrive(signals.note_empty.index(0), count=1)
     while t.place.n_q > 0:
         for j in range(t.blocks):
@@ -284,34 +288,46 @@ def inspector(buffers, notes, signals, work, s: gl.constexpr):
             if is_cut(t, t.low + (t.blocks - 1 - j) * s.n, work, 64 * s.groups, s):
                 mbarrier.wait(signals.v_full.index(stage + s.stages), (used >> stage) & 1)
                 used = used ^ (1 << stage)
-                chunks = reshaped(buffers.v.index(stage), [CHUNKS, 4, 64], FLAT)
-                worst = gl.zeros([4, 64], gl.int16, layout=LAYOUT)
-                for i in range(STEPS):
-                    for part in gl.static_range(4):
-                        x = chunks.index(i * 4 + part).load(LAYOUT)
-                        worst = gl.maximum(worst, x.to(gl.int16, bitcast=True) & 0x7FFF)
-                found = (gl.max(gl.max(worst.to(gl.int32), 1), 0) >= INFINITE).to(gl.int32)
+                chunks = reshaped(buffers.v.index(stage), [CHUNKS, 8, 32], FLAT, gl.int32)
+                worst = gl.zeros([8, 32], gl.int32, layout=LAYOUT)
+                for i in range(CHUNKS // 2):  # two loads on their way need no more registers than there are
+                    worst = worst | infinite(chunks.index(2 * i).load(LAYOUT), BF16)
+                    worst = worst | infinite(chunks.index(2 * i + 1).load(LAYOUT), BF16)
+                found = (gl.max(gl.max((worst != 0).to(gl.int32), 1), 0) > 0).to(gl.int32)
                 buffers.any_odd.index(stage).store(
-                    gl.zeros([1], gl.int32, layout=gl.BlockedLayout([1], [32], [1], [0])) + found
+                    gl.zeros([1], gl.int32, layout=gl.BlockedLayout([1], [32], [WARPS], [0])) + found
                 )
                 if found > 0:
                     for i in range(PER_BLOCK):
                         buffers.odd.index(stage * PER_BLOCK + i).store(
-                            gl.zeros([4], gl.int32, layout=gl.SliceLayout(1, LAYOUT))
+                            gl.zeros([8], gl.int32, layout=gl.SliceLayout(1, LAYOUT))
                         )
                     for i in range(CHUNKS):
-                        x = chunks.index(i).load(LAYOUT)
-                        bad = (x.to(gl.int16, bitcast=True) & 0x7FFF).to(gl.int32) >= INFINITE
+                        pairs = chunks.index(i).load(LAYOUT)
+                        odd = infinite(pairs, BF16)
                         flags = buffers.odd.index(stage * PER_BLOCK + i % PER_BLOCK)
-                        flags.store(gl.maximum(flags.load(gl.SliceLayout(1, LAYOUT)), gl.max(bad.to(gl.int32), 1)))
-                        chunks.index(i).store(gl.where(bad, 0.0, x.to(gl.float32)).to(x.dtype))
+                        before = flags.load(gl.SliceLayout(1, LAYOUT))
+                        flags.store(gl.maximum(before, gl.max((odd != 0).to(gl.int32), 1)))
+                        low = gl.where((odd & 0x8000) != 0, 0xFFFF, 0)
+                        high = gl.where(odd < 0, -65536, 0)
+                        chunks.index(i).store(pairs & ~(low | high))
                 fence_async_shared()
                 mbarrier.arrive(signals.v_full.index(stage), count=1)
             step += 1
         turn += 1
         mbarrier.wait(signals.note_full.index(0), turn & 1)
-        t = read_note(notes, 1)
+        t = read_note(notes, WARPS)
         mbarrier.arrive(signals.note_empty.index(0), count=1)
+
+
+@gluon.jit
+def infinite(pairs, BF16: gl.constexpr):
+    """Bits 15 and 31 of a pair of numbers: whether each is infinite or NaN, which is an exponent of ones alone."""
+    if BF16:
+        bits = (pairs & 0x7F807F80) + 0x00800080
+    else:
+        bits = (pairs & 0x7C007C00) + 0x04000400
+    return bits & -2147450880  # 0x80008000
 
 
 @gluon.jit
@@ -542,11 +558,11 @@ def attender(
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["n_sequences", "n_q", "n_k", "heads", "per_head", "tiles", "left", "right"])
+@gluon.jit(do_not_specialize=["n_sequences", "n_q", "n_k", "heads", "group", "per_head", "tiles", "left", "right"])
 def _attention_fwd(
     q_src, k_src, v_src, out_dst, lse_ptr, cu_q_ptr, cu_k_ptr, counter_ptr, scale,
-    n_sequences, n_q, n_k, heads, per_head, tiles, left, right,
-    GROUP: gl.constexpr, SIZES: gl.constexpr, REGISTERS: gl.constexpr, SPARE: gl.constexpr,
+    n_sequences, n_q, n_k, heads, group, per_head, tiles, left, right,
+    SIZES: gl.constexpr, REGISTERS: gl.constexpr, SPARE: gl.constexpr,
 ):  # fmt: skip
     """Persistent: a program a multiprocessor takes tiles of 64 · groups queries of one head until none is left."""
     s: gl.constexpr = SIZES
@@ -554,7 +570,7 @@ def _attention_fwd(
     STAGES: gl.constexpr = s.stages
     N: gl.constexpr = s.n
     D: gl.constexpr = s.d
-    QUARTERS: gl.constexpr = s.stages * s.n // 4
+    EIGHTHS: gl.constexpr = s.stages * s.n // 8
     dtype: gl.constexpr = q_src.dtype
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     ONE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
@@ -563,7 +579,7 @@ def _attention_fwd(
         gl.allocate_shared_memory(dtype, [STAGES, N, D], LAYOUT),
         gl.allocate_shared_memory(dtype, [STAGES, N, D], LAYOUT),
         gl.allocate_shared_memory(dtype, [GROUPS, 64, D], LAYOUT),
-        gl.allocate_shared_memory(gl.int32, [QUARTERS, 4], ONE),
+        gl.allocate_shared_memory(gl.int32, [EIGHTHS, 8], ONE),
         gl.allocate_shared_memory(gl.int32, [STAGES, 1], ONE),
     )
     notes = gl.allocate_shared_memory(gl.int32, [FIELDS, 1], ONE)
@@ -575,7 +591,7 @@ def _attention_fwd(
         make_barriers(TWICE, 1), make_barriers(STAGES, GROUPS),
         make_barriers(1, 1), make_barriers(1, READERS),
     )  # fmt: skip
-    work = Work(cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads, per_head, tiles, counter_ptr, left, right)
+    work = Work(cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads, group, per_head, tiles, counter_ptr, left, right)
     unit = scale * 1.4426950408889634
     if s.groups == 2:
         if s.bounded:
@@ -583,17 +599,17 @@ def _attention_fwd(
                 [
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 0, SIZES)),
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 1, SIZES)),
-                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, GROUP, SIZES)),
+                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, SIZES)),
                     (inspector, (buffers, notes, signals, work, SIZES)),
                 ],
-                [4, 1, 1], [REGISTERS, SPARE, SPARE],
+                [4, 1, 2], [REGISTERS, SPARE, SPARE],
             )  # fmt: skip
         else:
             gl.warp_specialize(
                 [
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 0, SIZES)),
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 1, SIZES)),
-                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, GROUP, SIZES)),
+                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, SIZES)),
                 ],
                 [4, 1], [REGISTERS, SPARE],
             )  # fmt: skip
@@ -604,10 +620,10 @@ def _attention_fwd(
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 0, SIZES)),
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 1, SIZES)),
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 2, SIZES)),
-                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, GROUP, SIZES)),
+                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, SIZES)),
                     (inspector, (buffers, notes, signals, work, SIZES)),
                 ],
-                [4, 4, 1, 1], [REGISTERS, REGISTERS, SPARE, SPARE],
+                [4, 4, 1, 2], [REGISTERS, REGISTERS, SPARE, SPARE],
             )  # fmt: skip
         else:
             gl.warp_specialize(
@@ -615,7 +631,7 @@ def _attention_fwd(
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 0, SIZES)),
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 1, SIZES)),
                     (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 2, SIZES)),
-                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, GROUP, SIZES)),
+                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, SIZES)),
                 ],
                 [4, 4, 1], [REGISTERS, REGISTERS, SPARE],
             )  # fmt: skip

@@ -44,7 +44,7 @@ def launch_forward(
     programs = min(multiprocessors(q.device), tiles)
     left, right = bounds.left is not None, bounds.right is not None
     # Equal tiles come out even by themselves.
-    dynamic = (packed or left or right) and tiles > programs
+    dynamic = packed or left or right
     counter = torch.zeros(1, dtype=torch.int32, device=q.device) if dynamic else None
     sizes = Sizes(columns, c.block_n, c.stages, c.groups, packed, c.overlap, c.turns, dynamic, left, right)
     _attention_fwd[(programs,)](
@@ -53,6 +53,7 @@ def launch_forward(
         describe(describable(v), c.block_n, columns, packed=packed),
         describe(out, 64, columns, packed=packed),
         lse, problem.cu_q, problem.cu_k, counter, problem.scale,
-        problem.sequences(q), q.shape[1], k.shape[1], heads, per_head, tiles, bounds.left or 0, bounds.right or 0,
-        GROUP=heads // k.shape[2], SIZES=sizes, REGISTERS=c.registers, SPARE=c.spare, num_warps=4,
+        problem.sequences(q), q.shape[1], k.shape[1], heads, heads // k.shape[2], per_head, tiles,
+        bounds.left or 0, bounds.right or 0,
+        SIZES=sizes, REGISTERS=c.registers, SPARE=c.spare, num_warps=4,
     )  # fmt: skip
