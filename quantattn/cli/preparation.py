@@ -12,10 +12,10 @@ import hydra
 from quantattn.cli.errors import UsageError, nearest
 from quantattn.cli.instantiate import check_targets, instantiate
 from quantattn.cli.settings import TrainSettings
-from quantattn.data.filings.prepare import prepare_filings
+from quantattn.data.filings.prepare import check_filings, prepare_filings
 from quantattn.data.filings.prices import read_prices, read_tickers
 from quantattn.data.market.encode import Unlabelled, encode_market
-from quantattn.data.market.prepare import MidLabel, prepare_market
+from quantattn.data.market.prepare import check_market, prepare_market
 from quantattn.data.prepared import Prepared
 from quantattn.learn.controls import shuffle_labels
 from quantattn.nn import Artefact, NextEvent, Outcome, Regression
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PREPARATIONS: Mapping[str, Callable[..., Prepared]] = {"market": prepare_market, "filings": prepare_filings}
 """Kind of data → how it is prepared; a new kind is one entry."""
+CHECKS: Mapping[str, Callable[..., None]] = {"market": check_market, "filings": check_filings}
+"""Kind of data → what refuses settings of its preparation before anything is read."""
 ENCODERS: Mapping[str, Callable[..., Unlabelled]] = {"market": encode_market}
 """Kind of data → how decisions without labels are made of it, for scoring."""
 NO_LABELS: Mapping[str, Any] = {"objective": "masked"}
@@ -34,7 +36,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {"prices": read_prices, "tickers":
 
 
 def check_data(asked: TrainSettings) -> None:
-    """Refuse unknown settings of source, preparation and labels, and paths that do not exist.
+    """Refuse unknown settings of source, preparation and labels, values that they cannot have, and missing paths.
 
     Raises:
         UsageError: naming the setting.
@@ -46,10 +48,13 @@ def check_data(asked: TrainSettings) -> None:
         if path is not None and not Path(path).exists():
             raise UsageError(f"data.prepare.{name}={path}: there is no such file or folder")
     _check_keys(PREPARATIONS[data.kind], data.prepare, "data.prepare")
-    if "_target_" in asked.labels:
-        labels(asked)
-    else:
-        _check_keys(PREPARATIONS[data.kind], labels(asked), "labels")
+    of_labels = labels(asked)
+    if "_target_" not in asked.labels:
+        _check_keys(PREPARATIONS[data.kind], of_labels, "labels")
+    try:
+        CHECKS[data.kind](**clipped(dict(data.prepare) | of_labels | {"max_seq_len": data.max_seq_len}))
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"data.prepare and labels: {error}") from error
 
 
 def check_source(source: Mapping[str, Any], path: str | None, allow: tuple[str, ...]) -> None:
@@ -144,13 +149,7 @@ def labels(asked: TrainSettings) -> dict[str, Any]:
     if "_target_" not in asked.labels:
         # A market is cut in time by its default label, whatever is predicted; filings are told that there is none.
         return {} if asked.data.kind == "market" and asked.labels == NO_LABELS else dict(asked.labels)
-    label = instantiate(asked.labels, "labels", asked.allow_targets)
-    if isinstance(label, MidLabel):
-        try:
-            label.move  # noqa: B018  its horizon and method are checked when it is made
-        except ValueError as error:
-            raise UsageError(f"labels: {error}") from error
-    return {"label": label}
+    return {"label": instantiate(asked.labels, "labels", asked.allow_targets)}
 
 
 def prepare(asked: TrainSettings, split: Any) -> Prepared:

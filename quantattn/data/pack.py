@@ -92,6 +92,22 @@ class Decisions:
         return len(self.row)
 
 
+def least_context(max_seq_len: int, layout: str, min_context: int | None) -> int:
+    """`min_context`, half of `max_seq_len` when None.
+
+    Raises:
+        ValueError: a layout that is not known, or lengths that do not go together.
+    """
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
+    if max_seq_len < 1:
+        raise ValueError(f"max_seq_len must be at least 1, got {max_seq_len}")
+    least = -(-max_seq_len // 2) if min_context is None else min_context
+    if not 1 <= least <= max_seq_len:
+        raise ValueError(f"min_context must lie in 1 … max_seq_len = {max_seq_len}, got {least}")
+    return least
+
+
 @dataclass(frozen=True)
 class SequenceSet:
     """S sequences cut from a table so that every decision lies in exactly one of them.
@@ -125,14 +141,7 @@ class SequenceSet:
     first: Ints = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.layout not in get_args(Layout):
-            raise ValueError(f"layout must be one of {', '.join(get_args(Layout))}, got {self.layout!r}")
-        if self.max_seq_len < 1:
-            raise ValueError(f"max_seq_len must be at least 1, got {self.max_seq_len}")
-        if self.min_context is None:
-            object.__setattr__(self, "min_context", -(-self.max_seq_len // 2))
-        if not 1 <= self.context <= self.max_seq_len:
-            raise ValueError(f"min_context must lie in 1 … max_seq_len = {self.max_seq_len}, got {self.min_context}")
+        object.__setattr__(self, "min_context", least_context(self.max_seq_len, self.layout, self.min_context))
         row = self.decisions.row
         if len(row) and row[-1] >= len(self.table):
             raise ValueError(f"decision at row {row[-1]}, but the table has {len(self.table)} rows")

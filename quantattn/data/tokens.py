@@ -166,12 +166,7 @@ class Tokenizer:
         Raises:
             ValueError: no training row, a field or zone that is not known, or n_bins outside 2 … `MOST_BINS`.
         """
-        names = FIELDS if fields is None else tuple(fields)
-        unknown = [name for name in names if name not in FIELDS]
-        if unknown or not names or len(set(names)) != len(names):
-            raise ValueError(f"fields must be some of {', '.join(FIELDS)}, each once, got {', '.join(names) or 'none'}")
-        if not 2 <= n_bins <= MOST_BINS:
-            raise ValueError(f"n_bins must lie in 2 … {MOST_BINS}, got {n_bins}")
+        names = known_fields(fields, n_bins)
         _require_zone(zone)
         ticks = {instrument.entity: instrument.tick for instrument in instruments}
         past = pl.col("available_time") < fitted_until
@@ -268,6 +263,21 @@ class Tokenizer:
 
 def _tick(ticks: Mapping[str, int]) -> pl.Expr:
     return pl.col("entity").replace_strict(list(ticks), list(ticks.values()), return_dtype=pl.Int64)
+
+
+def known_fields(fields: Sequence[str] | None, n_bins: int) -> tuple[str, ...]:
+    """The token fields that are asked for, all when None.
+
+    Raises:
+        ValueError: a field that is not known or stands twice, or n_bins outside 2 … `MOST_BINS`.
+    """
+    names = FIELDS if fields is None else tuple(fields)
+    unknown = [name for name in names if name not in FIELDS]
+    if unknown or not names or len(set(names)) != len(names):
+        raise ValueError(f"fields must be some of {', '.join(FIELDS)}, each once, got {', '.join(names) or 'none'}")
+    if not 2 <= n_bins <= MOST_BINS:
+        raise ValueError(f"n_bins must lie in 2 … {MOST_BINS}, got {n_bins}")
+    return names
 
 
 def _require_zone(zone: str) -> None:

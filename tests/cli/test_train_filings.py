@@ -98,5 +98,5 @@ def test_masked_language_needs_no_prices(
 def test_labels_without_prices_are_refused(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, *settings(folders), f"paths.output_dir={tmp_path / 'run'}") == 1
+    assert call(monkeypatch, *settings(folders), f"paths.output_dir={tmp_path / 'run'}") == 2
     assert "needs prices and tickers" in capsys.readouterr().err

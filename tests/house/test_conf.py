@@ -96,6 +96,8 @@ def test_an_experiment_beats_the_root_and_the_command_line_beats_both() -> None:
     assert plain(compose("train", ["task_name=mine"]))["task_name"] == "mine"
 
 
+MASKED = ["experiment=filings", "data.path=.", "objective=masked_language", "labels=none"]
+FILINGS = ["experiment=filings", "data.path=.", "data.prepare.prices=.", "data.prepare.tickers=."]
 WRONG = [
     (["data.max_seqlen=5"], "unknown setting 'data.max_seqlen'; did you mean 'data.max_seq_len'?"),
     (["modle=tiny"], "unknown setting 'modle'; did you mean 'model'?"),
@@ -129,6 +131,22 @@ WRONG = [
     (["data.max_tokens_per_batch=10"], "max_tokens_per_batch = 10 must be at least max_seq_len"),
     (["attention.backend=magic"], "attention.backend"),
     (["seed=["], ""),
+    (["labels.classes=5"], "labels: classes must be 2 or 3, got 5"),
+    (["labels.horizon=0"], "labels: horizon must be at least 1 events, got 0"),
+    (["labels.rule=median"], "labels: rule must be one of fixed, mean, quantile, spread, got 'median'"),
+    (["labels.theta=-1"], "labels: the threshold of a move must be at least 0, got -1.0"),
+    (["labels=mid_move", "labels.quantile=2"], "labels: quantile must lie in [0, 1], got 2"),
+    (["data.prepare.n_bins=1"], "n_bins must lie in 2 … "),
+    (["data.prepare.n_bins=many"], "data.prepare and labels: "),
+    (["data.prepare.fields=[kind,colour]"], "fields must be some of "),
+    (["data.prepare.layout=heap"], "layout must be one of each, chunks, windows, document, got 'heap'"),
+    (["data.prepare.min_context=0"], "min_context must lie in 1 … max_seq_len = 512, got 0"),
+    (["data.prepare.decision_every=0"], "decision_every must be at least 1, got 0"),
+    (["data.prepare.calendar=XNOPE"], "XNOPE"),
+    (["experiment=filings", "data.path=."], "objective 'volatility' needs prices and tickers"),
+    ([*MASKED, "data.prepare.vocabulary_size=9"], "vocabulary_size must be at least 256, one token a byte; got 9"),
+    ([*MASKED, "data.prepare.on_long=cut"], "on_long must be one of error, window, keep, got 'cut'"),
+    ([*FILINGS, "labels.horizon=1"], "needs at least 2 returns, got horizon 1, history 1"),
 ]
 
 

@@ -73,9 +73,7 @@ def label_filings(
     Raises:
         ValueError: fewer than two returns, or times outside the years of the calendar.
     """
-    history = horizon if history is None else history
-    if horizon < 2 or history < 2:
-        raise ValueError(f"a standard deviation needs at least 2 returns, got horizon {horizon}, history {history}")
+    history = require_returns(horizon, history)
     closes = _by_session(prices)
     rows = [
         _label(int(time), closes.get(tickers.get(entity, "")), horizon, history)
@@ -93,6 +91,14 @@ def label_filings(
 
 _Moves = tuple[float, float]
 _Row = tuple[float | None, float | None, float | None, float | None, int | None, int | None, str | None, str | None]
+
+
+def require_returns(horizon: int, history: int | None) -> int:
+    """The history, `horizon` when None; ValueError for fewer than two returns on either side."""
+    history = horizon if history is None else history
+    if horizon < 2 or history < 2:
+        raise ValueError(f"a standard deviation needs at least 2 returns, got horizon {horizon}, history {history}")
+    return history
 
 
 def _label(available: int, closes: _Closes | None, horizon: int, history: int) -> _Row:

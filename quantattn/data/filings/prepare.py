@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from quantattn.data.filings.labels import closes_without_session, label_filings
+from quantattn.data.filings.labels import closes_without_session, label_filings, require_returns
 from quantattn.data.filings.prices import Prices, match_tickers
-from quantattn.data.filings.tokenizer import BEGIN, END, FilingTokenizer
+from quantattn.data.filings.tokenizer import BEGIN, END, FilingTokenizer, require_vocabulary_size
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol import Audit, Fitted, Intervals, Split, WalkForward, audit
@@ -76,9 +76,7 @@ def prepare_filings(
         ValueError: missing prices, no labelled filing, a part without rows, a filing that is too long.
         LeakError: the audit found a leak.
     """
-    for name, value, known in (("objective", objective, Objective), ("on_long", on_long, OnLong)):
-        if value not in get_args(known):
-            raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
+    check_filings(objective, prices, tickers, horizon, history, vocabulary_size, on_long)
     filings = source.frame.collect()
     table, counts, dropped = _with_labels(filings, objective, prices, tickers, horizon, history)
     cut = split or WalkForward()
@@ -115,6 +113,32 @@ def prepare_filings(
     )
 
 
+def check_filings(
+    objective: str = "volatility",
+    prices: object = None,
+    tickers: object = None,
+    horizon: int = 252,
+    history: int | None = None,
+    vocabulary_size: int = 8_192,
+    on_long: str = "error",
+    **_: object,
+) -> None:
+    """Refuse settings of `prepare_filings` that no data could be prepared with; of prices and tickers only if given.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    for name, value, known in (("objective", objective, Objective), ("on_long", on_long, OnLong)):
+        if value not in get_args(known):
+            raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
+    require_vocabulary_size(vocabulary_size)
+    if objective == "masked":
+        return
+    if prices is None or tickers is None:
+        raise ValueError(f"objective {objective!r} needs prices and tickers; only 'masked' does without")
+    require_returns(horizon, history)
+
+
 def _with_labels(
     filings: pl.DataFrame,
     objective: Objective,
@@ -128,8 +152,8 @@ def _with_labels(
     if objective == "masked":
         # Nothing is looked at beyond the filing itself, so its interval is the moment at which it became public.
         return filings.with_columns(label_start="available_time", label_end="available_time"), counts, {}
-    if prices is None or tickers is None:
-        raise ValueError(f"objective {objective!r} needs prices and tickers; only 'masked' does without")
+    assert prices is not None  # `check_filings` has seen both
+    assert tickers is not None
     matched = match_tickers(filings["entity"], prices, tickers)
     labelled = label_filings(filings, prices, matched, horizon=horizon, history=history)
     reason = pl.coalesce("label_reason", pl.lit("history: ") + pl.col("history_reason"))

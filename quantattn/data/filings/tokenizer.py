@@ -58,8 +58,7 @@ class FilingTokenizer:
                 f"{name} became public at {late['available_time'][0]} ns, at or after the end of the training time "
                 f"{fitted_until} ns ({late.height} such filings); a tokenizer is fitted on training filings only"
             )
-        if vocabulary_size < 256:
-            raise ValueError(f"vocabulary_size must be at least 256, one token a byte; got {vocabulary_size}")
+        require_vocabulary_size(vocabulary_size)
         texts = frame["text"].to_list()
         if not texts:
             raise ValueError("no training filing to fit a tokenizer on")
@@ -133,3 +132,9 @@ def _hash(texts: Iterable[str]) -> str:
         content = text.encode("utf-8")
         digest.update(len(content).to_bytes(8) + content)
     return digest.hexdigest()
+
+
+def require_vocabulary_size(size: int) -> None:
+    """Raise ValueError for a vocabulary that has no token for each byte."""
+    if size < 256:
+        raise ValueError(f"vocabulary_size must be at least 256, one token a byte; got {size}")

@@ -15,6 +15,8 @@ from quantattn.data.protocol.labels import CLASS_NAMES, MidMove, Threshold
 from quantattn.data.protocol.splits import Intervals, WalkForward
 
 Ints = npt.NDArray[np.int64]
+RULES = ("fixed", "mean", "quantile", "spread")
+"""How the threshold between flat and a move may be found."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class MidLabel:
             "quantile" or "spread"; see `Threshold.fit`.
         theta: the threshold when fixed, a relative move; text such as "1/50000" is exact.
         quantile: for the rule of that name.
+
+    Raises:
+        ValueError: a setting that is not one of these.
     """
 
     horizon: int = 100
@@ -39,6 +44,17 @@ class MidLabel:
     rule: Literal["fixed", "mean", "quantile", "spread"] = "mean"
     theta: float | str = 0
     quantile: float = 1 / 3
+
+    def __post_init__(self) -> None:
+        MidMove(self.horizon, self.unit, self.method)
+        if self.classes not in tuple(CLASS_NAMES):
+            raise ValueError(f"classes must be 2 or 3, got {self.classes!r}")
+        if self.rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+        if not 0 <= self.quantile <= 1:
+            raise ValueError(f"quantile must lie in [0, 1], got {self.quantile}")
+        if self.rule == "fixed":
+            Threshold.fixed(self.theta)
 
     @property
     def move(self) -> MidMove:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from quantattn.data.market.cut import Cut, MidLabel
 from quantattn.data.market.encode import collect_events, decision_rows, token_table
 from quantattn.data.market.features import FEATURES, book_features
 from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone
-from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
+from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable, least_context
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol.audit import Audit, Fitted, audit
 from quantattn.data.protocol.labels import CLASS_NAMES, Threshold, mid_moves
@@ -26,9 +27,9 @@ from quantattn.data.protocol.splits import WalkForward
 from quantattn.data.schema import EXECUTE_HIDDEN
 from quantattn.data.sources.source import Source
 from quantattn.data.synthetic import SyntheticMarket
-from quantattn.data.tokens import Tokenizer
+from quantattn.data.tokens import Tokenizer, known_fields
 
-__all__ = ["MidLabel", "prepare_market"]
+__all__ = ["MidLabel", "check_market", "prepare_market"]
 
 _FLAGS: Mapping[str, str] = {
     "crossed": "events with a crossed book",
@@ -81,9 +82,11 @@ def prepare_market(
         that had ended, −1 for none.
 
     Raises:
-        ValueError: an event table that breaks its schema, no labelled decision, a part without rows.
+        ValueError: a setting that cannot be (see `check_market`), an event table that breaks its schema, no labelled
+            decision, a part without rows.
         LeakError: the audit found a leak.
     """
+    check_market(fields, n_bins, max_seq_len, layout, min_context, decision_every, calendar)
     label, split = label or MidLabel(), split or WalkForward()
     market, source = (source, source.source()) if isinstance(source, SyntheticMarket) else (None, source)
     events = collect_events(source)
@@ -99,10 +102,7 @@ def prepare_market(
         n_bins=n_bins,
         zone="UTC" if calendar is None else exchange_zone(calendar),
     )
-
-    def inputs_of(known: pl.DataFrame) -> _Inputs:
-        return _Inputs.of(known, source, sessions, tokenizer)
-
+    inputs_of = partial(_Inputs.of, source=source, sessions=sessions, tokenizer=tokenizer)
     inputs = inputs_of(events)
     proof = _audit(events, inputs, cut, tokenizer, sessions, split.embargo)
     again = past_only(lambda past: inputs_of(past).columns, events, inputs.columns, cut.end_of_training - 1)
@@ -127,6 +127,29 @@ def prepare_market(
         bayes=None if known_law is None else known_law.bayes(),
         bayes_in_context=None if known_law is None else _bayes_in_context(known_law, sets["test"]),
     )
+
+
+def check_market(
+    fields: Sequence[str] | None = None,
+    n_bins: int = 32,
+    max_seq_len: int = 512,
+    layout: str = "chunks",
+    min_context: int | None = None,
+    decision_every: int = 1,
+    calendar: str | None = None,
+    **_: object,
+) -> None:
+    """Refuse settings of `prepare_market` that no data could be prepared with; nothing is read for it.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    known_fields(fields, n_bins)
+    least_context(max_seq_len, layout, min_context)
+    if decision_every < 1:
+        raise ValueError(f"decision_every must be at least 1, got {decision_every}")
+    if calendar is not None:
+        exchange_zone(calendar)
 
 
 @dataclass(frozen=True)
