@@ -89,8 +89,8 @@ def attention(
             sequence's out, lse and gradients have the same bits alone and in any batch, and a query's out and lse the
             same bits however many of the queries before it are in the call (docs/streaming.md). Not promised: sums over
             the batch, as the gradients of sinks, scales and a broadcast bias are. Backends triton and tiled.
-        backend: "auto" (see `choose_backend`), or "triton", "sdpa", "tiled", "exact" by name; a backend that cannot
-            take the inputs raises and says why.
+        backend: "auto" (see `choose_backend`), or "hopper", "triton", "sdpa", "tiled", "exact" by name; a backend that
+            cannot take the inputs raises and says why.
 
     Returns:
         `Attended(out, lse)`: out in the layout and dtype of q; lse, natural logarithm of Σ exp(scores), float32
@@ -129,21 +129,22 @@ def attention(
     else:
         require_backend(backend, q, mask=mask, bias=bias, extras=extras, deterministic=deterministic)
     ordered = deterministic == "batch"
-    if backend == "triton":
-        return _through_kernels(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, ordered)
+    if backend in ("triton", "hopper"):
+        hopper = backend == "hopper"
+        return _through_kernels(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, ordered, hopper)
     return _through_packs(backend, q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, ordered)
 
 
 def _through_kernels(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
-    mask: Mask, bias: Tensor | None, scale: float, extras: Extras, ordered: bool,
+    mask: Mask, bias: Tensor | None, scale: float, extras: Extras, ordered: bool, hopper: bool,
 ) -> Attended:  # fmt: skip
     q, scale = ops.positive_scale(q, scale)
     dense = q.dim() == 4
     if not dense:
         q, k, v = q[None], k[None], v[None]
     more = ops.arguments(mask, extras)
-    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right, *more, ordered)
+    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right, *more, ordered, hopper)
     lse = lse.transpose(1, 2)  # (B, H, N) as the kernels write it → (B, N, H)
     return Attended(out, lse) if dense else Attended(out[0], lse[0])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ try:
 except ModuleNotFoundError:  # an import hook refuses the name, which is a way of not being installed
     _HAS_TRITON = False
 
-BACKENDS = ("triton", "sdpa", "tiled", "exact")
+BACKENDS = ("hopper", "triton", "sdpa", "tiled", "exact")
 """Implementations that can be asked for by name."""
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # read when triton is imported, as here
@@ -40,13 +41,18 @@ def choose_backend(
 ) -> Choice:  # fmt: skip
     """What `backend="auto"` runs for these inputs, and why.
 
-    CUDA tensors go to the Triton kernels, CPU tensors to `sdpa` where it can express the problem, and everything else
-    to `tiled`, which takes any device, dtype and head size in O(N) memory. `deterministic="batch"` excludes `sdpa`.
+    CUDA tensors go to Triton kernels, on sm_90 to those that are written for it where these take the problem; CPU
+    tensors go to `sdpa` where it can express the problem, and everything else to `tiled`, which takes any device, dtype
+    and head size in O(N) memory. `deterministic="batch"` excludes `hopper` and `sdpa`.
     """
     mask, extras = mask or Mask(), extras or Extras()
     why_not_triton = _why_not_triton(q, mask) if q.is_cuda else "q is not on a CUDA device"
     if why_not_triton is None:
-        return Choice("triton", f"CUDA device, {_name(q)}, head size up to 256")  # sizes may be symbols here
+        why_not_hopper = _why_not_hopper(q, k, mask, bias, extras, deterministic)
+        if why_not_hopper is None:
+            # Without the sizes, which may be symbols here.
+            return Choice("hopper", f"sm_90, {_name(q)}, head size up to 128, plain scores")
+        return Choice("triton", f"CUDA device, {_name(q)}, head size up to 256; not hopper: {why_not_hopper}")
     why_not_sdpa = _BY_LENGTH if deterministic == "batch" else sdpa.supports(q, mask, bias, extras)
     if why_not_sdpa is None:
         return Choice("sdpa", f"{why_not_triton}; torch's CPU kernel takes {_name(q)} with this mask")
@@ -63,6 +69,8 @@ def require_backend(
     reason = None
     if backend == "triton":
         reason = _why_not_triton(q, mask)
+    elif backend == "hopper":
+        reason = _why_not_triton(q, mask) or _why_not_hopper(q, None, mask, bias, extras or Extras(), deterministic)
     elif backend != "tiled" and deterministic == "batch":
         reason = _BY_LENGTH
     elif backend == "sdpa":
@@ -86,6 +94,37 @@ def _why_not_triton(q: Tensor, mask: Mask) -> str | None:
     if mask.rule is not None and rule_named(mask.rule).kernel is None:
         return f"mask rule {mask.rule!r} was registered without a kernel"
     return None
+
+
+def _why_not_hopper(
+    q: Tensor, k: Tensor | None, mask: Mask, bias: Tensor | None, extras: Extras, deterministic: bool | str
+) -> str | None:
+    """Why the kernels for sm_90 do not take this, beyond what the portable ones refuse; k None: asked for by name."""
+    if not q.is_cuda or _capability(q.device) != (9, 0):
+        return "its kernels need a GPU of compute capability 9.0 (H100, H200)"
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        return f"its kernels take float16 and bfloat16, got {_name(q)}"
+    if not 32 < q.shape[-1] <= 128 or q.shape[-1] % 8:
+        return f"its kernels take head sizes above 32 and up to 128 in steps of 8, got {q.shape[-1]}"
+    bounded = mask.left is not None or mask.right is not None
+    if mask.rule is not None or (mask.prefix and bounded):
+        return "its masks are full, causal and windows"
+    beside = extras.names() + (["bias"] if bias is not None else [])
+    if beside:
+        return f"its kernels take plain scores, got {', '.join(beside)}"
+    if deterministic == "batch":
+        return _BY_LENGTH
+    if k is not None:
+        from quantattn.attention.kernels.split import count_parts  # which imports triton
+
+        if count_parts(q.shape[-3], k.shape[-3]) > 1:
+            return "few queries over many keys are cut into parts by the portable kernels"
+    return None
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def _name(x: Tensor) -> str:

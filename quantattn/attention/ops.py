@@ -29,6 +29,8 @@ _MORE = (
 _MORE_COUNT = 10
 _ORDER = "bool ordered=False"
 """Of the forward alone: whether a query's order of sums depends on its own keys and on nothing else."""
+_HOPPER = "bool hopper=False"
+"""Whether the kernels for sm_90 run, which take plain scores alone (`choose.py`)."""
 
 
 def arguments(mask: Mask, extras: Extras) -> tuple[Any, ...]:
@@ -77,6 +79,12 @@ def _kernels() -> Any:
     return launch
 
 
+def _hopper_kernels() -> Any:
+    from quantattn.attention.kernels.hopper import launch
+
+    return launch
+
+
 def _problem(
     device: torch.device, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None, scale: float, *rest: Any,
     ordered: bool = False,
@@ -93,14 +101,14 @@ def _problem(
 @torch.library.custom_op(
     "quantattn::attention",
     mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}, {_MORE}, {_ORDER}) -> (Tensor, Tensor)",
+    schema=f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}, {_MORE}, {_ORDER}, {_HOPPER}) -> (Tensor, Tensor)",
 )
 def attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
     segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
-    ordered: bool = False,
+    ordered: bool = False, hopper: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Out = softmax(scores) v over the visible keys of each sequence, and its lse."""
     if cu_q is not None and cu_k is not None:
@@ -108,7 +116,7 @@ def attention_op(
     more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed, rule)
     out, lse = _forward_shapes(q)
     problem = _problem(q.device, cu_q, cu_k, bias, scale, left, right, *more, ordered=ordered)
-    _kernels().launch_forward(q, k, v, out, lse, problem)
+    (_hopper_kernels() if hopper else _kernels()).launch_forward(q, k, v, out, lse, problem)
     return out, lse
 
 
@@ -122,7 +130,7 @@ def _forward_shapes(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     "quantattn::attention_backward",
     mutates_args=(),
     schema=f"(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_PROBLEM}, {_MORE}, "
-    "bool wants_dbias=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"bool wants_dbias=False, {_HOPPER}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def attention_backward_op(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
@@ -130,7 +138,7 @@ def attention_backward_op(
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
     segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
-    wants_dbias: bool = False,
+    wants_dbias: bool = False, hopper: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv, dbias, dscales, dsinks, empty where there is nothing; scores are computed again, none is stored."""
     launch = _kernels()
@@ -167,7 +175,7 @@ def _backward_shapes(
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
     segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
-    wants_dbias: bool = False,
+    wants_dbias: bool = False, hopper: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return *(x.new_empty(x.shape) for x in (q, k, v)), *_shapes_of_more(q, bias, scales, sinks, wants_dbias)  # type: ignore[return-value]
 
@@ -186,24 +194,24 @@ _BIAS = 5
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, cu_q, cu_k, bias, scale, left, right, *more, _ = inputs
+    q, k, v, cu_q, cu_k, bias, scale, left, right, *more, _, hopper = inputs
     ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *more[3:-1], *output)
-    ctx.numbers, ctx.rule = (scale, left, right, *more[:3]), more[-1]
+    ctx.numbers, ctx.rule, ctx.hopper = (scale, left, right, *more[:3]), more[-1], hopper
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, cu_q, cu_k, bias, *tensors, out, lse = ctx.saved_tensors
     if do is None and dlse is None:
-        return (None,) * (9 + _MORE_COUNT + 1)
+        return (None,) * (9 + _MORE_COUNT + 2)
     do = torch.zeros_like(out) if do is None else do
     wants_dbias = bias is not None and ctx.needs_input_grad[_BIAS]
     dq, dk, dv, dbias, dscales, dsinks = attention_backward_op(
-        do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, *ctx.numbers, *tensors, ctx.rule, wants_dbias
+        do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, *ctx.numbers, *tensors, ctx.rule, wants_dbias, ctx.hopper
     )
     scales, _, sinks, *_ = tensors
     more = (None, None, None, dscales if scales is not None else None, None, dsinks if sinks is not None else None)
-    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 3, *more, *(None,) * 5
+    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 3, *more, *(None,) * 6
 
 
 attention_op.register_autograd(_differentiate, setup_context=_save)

@@ -152,10 +152,12 @@ def _backward_of_block(
     """What one block adds to dq, dk and dv, given the out and the lse of whole rows."""
     cu_q, cu_k = _as_offsets(block, q.device)
     problem = (None, ring.scale, block.left, block.right)
-    if ring.backend == "triton":
+    if ring.backend in ("triton", "hopper"):
         dense = (x[None] for x in (q, k, v, out))
         of_heads = None if dlse is None else dlse.T[None]
-        parts = ops.attention_backward_op(do[None], of_heads, *dense, lse.T[None], cu_q, cu_k, *problem)
+        parts = ops.attention_backward_op(
+            do[None], of_heads, *dense, lse.T[None], cu_q, cu_k, *problem, hopper=ring.backend == "hopper"
+        )
         return parts[0][0], parts[1][0], parts[2][0]
     if cu_q is None or cu_k is None:
         cu_q, cu_k = (torch.tensor(cu, dtype=torch.int32, device=q.device) for cu in (block.cu_q, block.cu_k))

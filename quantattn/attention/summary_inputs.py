@@ -35,7 +35,7 @@ class Asked:
         """The implementation that an argument `backend` means here, "triton", "tiled" or "exact"; raises why not."""
         if backend == "auto":
             choice = choose_backend(self.q, self.k, self.k, mask=self.mask, bias=self.bias, extras=self.extras)
-            return "triton" if choice.backend == "triton" else "tiled"
+            return "triton" if choice.backend in ("triton", "hopper") else "tiled"
         if backend not in ("triton", "tiled", "exact"):
             raise ValueError(f"backend must be one of auto, triton, tiled, exact; got {backend!r}")
         require_backend(backend, self.q, mask=self.mask, bias=self.bias, extras=self.extras)

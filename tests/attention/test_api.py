@@ -80,7 +80,7 @@ def test_offsets_that_do_not_fit(cu, cu_k, message):
         ({"segments": torch.zeros(5, dtype=torch.int32)}, r"segments must be \(6,\) int32 .*got \(5,\)"),
         ({"segments_k": torch.zeros(6, dtype=torch.int32)}, "segments_k was given without segments"),
         ({"deterministic": "bach"}, "True, False or 'batch'"),
-        ({"backend": "flash"}, "one of auto, triton, sdpa, tiled, exact"),
+        ({"backend": "flash"}, "one of auto, hopper, triton, sdpa, tiled, exact"),
         ({"bias": torch.zeros(5)}, r"does not broadcast to \(N, H, Nq, Nk\) = \(1, 2, 6, 6\)"),
         ({"bias": torch.zeros(6, dtype=torch.long)}, "must be floating .* or bool"),
         ({"mask": Mask(window=(1, 1)), "backend": "sdpa"}, "window"),

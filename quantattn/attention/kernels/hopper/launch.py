@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from quantattn.attention.kernels.hopper.configs import FORWARD, ForwardConfig, padded_head
-from quantattn.attention.kernels.hopper.forward import Sizes, _attention_fwd
+from quantattn.attention.kernels.hopper.forward import _attention_fwd
+from quantattn.attention.kernels.hopper.tasks import Sizes
 from quantattn.attention.kernels.hopper.tiles import describe
 from quantattn.attention.kernels.launch import Problem, can_describe
 
