@@ -147,6 +147,9 @@ def attention_backward_op(
     results = _backward_shapes(do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, scale, left, right, *more, wants_dbias)
     dq, dk, dv, dbias, dscales, dsinks = results
     out, lse = out.contiguous(), lse.contiguous()
+    if hopper:
+        _hopper_kernels().launch_backward(do, dlse, q, k, v, out, lse, dq, dk, dv, problem)
+        return dq, dk, dv, dbias, dscales, dsinks
     delta = torch.empty_like(lse)
     along = None if scales is None else torch.zeros_like(lse)
     launch.launch_dq(do, dlse, q, k, v, out, lse, delta, dq, problem, along=along)

@@ -219,7 +219,7 @@ def loader(
                 do_src, p, p.q_start, p.n_q, row, head, signals.do_full.index(to), buffers.do.index(stage), s.packed
             )
             tma_load(delta_src, [number], signals.do_full.index(to), buffers.delta.index(stage))
-            if left is not None or right is not None:  # noqa: SIM102  known to the compiler
+            if left is not None or right is not None:
                 if cut:
                     mbarrier.wait(signals.q_full.index(to), (used >> stage) & 1)
                     mbarrier.wait(signals.do_full.index(to), (used >> stage) & 1)
@@ -308,7 +308,7 @@ def visit(
         dv = warpgroup_mma(weights, do, dv, is_async=True)
         delta = buffers.delta.index(stage).load(gl.SliceLayout(0, S))  # not before: it takes 16 registers
         ds = p * (dp - delta[None, :])
-        if left is not None or right is not None:  # noqa: SIM102  without, what is hidden is finite
+        if left is not None or right is not None:
             if cut:
                 ds = hide(ds, beside - part * HALF, inside, left, right, S)
         ds = to_16_bits(ds, q.dtype)

@@ -35,6 +35,34 @@ FORWARD = {
 """Head size rounded up to 64 or 128 → configuration."""
 
 
+@dataclass(frozen=True)
+class BackwardConfig:
+    """How the kernel runs.
+
+    Attributes:
+        stages: of q and do in shared memory, 64 rows each.
+        dq_stages: tiles of dq that may wait to be written.
+        defer: whether the product for dk stays in flight over the end of a step.
+        hold: whether k and v are held in registers.
+        deterministic: whether the sum of dq has an order.
+        registers: of a thread of the groups that multiply.
+    """
+
+    stages: int
+    dq_stages: int
+    defer: bool
+    hold: bool
+    deterministic: bool = True
+    registers: int = 240
+
+
+BACKWARD = {
+    64: BackwardConfig(stages=4, dq_stages=2, defer=False, hold=True),
+    128: BackwardConfig(stages=2, dq_stages=2, defer=True, hold=False),
+}
+"""Head size rounded up to 64 or 128 → configuration."""
+
+
 def padded_head(d: int) -> int:
     """Columns of a buffer for head size d, 64 or 128."""
     return 64 if d <= 64 else 128

@@ -6,23 +6,27 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from quantattn.attention.kernels.hopper.configs import FORWARD, ForwardConfig, padded_head
+from quantattn.attention.kernels.hopper import backward, tasks
+from quantattn.attention.kernels.hopper.backward import _attention_bwd
+from quantattn.attention.kernels.hopper.configs import BACKWARD, FORWARD, BackwardConfig, ForwardConfig, padded_head
+from quantattn.attention.kernels.hopper.ends import _attention_bwd_finish, _attention_bwd_prepare
 from quantattn.attention.kernels.hopper.forward import _attention_fwd
-from quantattn.attention.kernels.hopper.tasks import Sizes
-from quantattn.attention.kernels.hopper.tiles import describe
-from quantattn.attention.kernels.launch import Problem, can_describe
+from quantattn.attention.kernels.hopper.tiles import describable, describe
+from quantattn.attention.kernels.launch import Problem, strides
+
+_KEYS = 128
+_HALF = 64
+_L2 = 32 << 20
+"""Bytes of the second-level cache that q and do of the heads in flight may fill."""
 
 
 @cache
 def multiprocessors(device: torch.device) -> int:
     """How many programs run at a time."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-def describable(x: Tensor) -> Tensor:
-    """X, or a copy of it where the tensor memory accelerator cannot read its layout."""
-    return x if can_describe(x) else x.contiguous()
 
 
 def launch_forward(
@@ -47,7 +51,10 @@ def launch_forward(
     # Equal tiles come out even by themselves.
     dynamic = packed or left or right
     counter = torch.zeros(1, dtype=torch.int32, device=q.device) if dynamic else None
-    sizes = Sizes(columns, c.block_n, c.stages, c.groups, packed, c.overlap, c.turns, dynamic, left, right)
+    sizes = tasks.Sizes(
+        columns, c.block_n, c.stages, c.groups, packed, c.overlap, c.turns, dynamic, left, right,
+        bounded=left or right, q_bytes=c.groups * 64 * columns * 2, kv_bytes=c.block_n * columns * 2,
+    )  # fmt: skip
     _attention_fwd[(programs,)](
         describe(describable(q), 64, columns, packed=packed),
         describe(describable(k), c.block_n, columns, packed=packed),
@@ -58,3 +65,81 @@ def launch_forward(
         bounds.left or 0, bounds.right or 0,
         SIZES=sizes, REGISTERS=c.registers, SPARE=c.spare, num_warps=4,
     )  # fmt: skip
+
+
+def launch_backward(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    dq: Tensor, dk: Tensor, dv: Tensor, problem: Problem, config: BackwardConfig | None = None,
+) -> None:  # fmt: skip
+    """Write dq, dk and dv, contiguous and owned by the caller; every element of them.
+
+    Args:
+        do: (B, N, H, D), of the dtype of q.
+        dlse: (B, H, N) float32, or None for 0.
+        q: (B, N, H, D) float16 or bfloat16, D ≤ 128.
+        k: (B, Nk, Hkv, D).
+        v: (B, Nk, Hkv, D).
+        out: (B, N, H, D), contiguous.
+        lse: (B, H, N) float32, contiguous.
+        dq: like q.
+        dk: like k.
+        dv: like v.
+        problem: without anything but scale > 0, bounds and offsets.
+        config: the measured one when None.
+    """
+    d, width = q.shape[-1], padded_head(q.shape[-1])
+    config = config or BACKWARD[width]
+    q, k, v, do = (describable(x) for x in (q, k, v, do))
+    if q.numel() == 0 or k.numel() == 0:
+        for x in (dq, dk, dv):
+            x.zero_()
+        return
+    packed = problem.cu_q is not None
+    heads, heads_k, block_m = q.shape[2], k.shape[2], 2 * _HALF * _HALF // width
+    tiles_q, tiles_k = problem.tiles(q, block_m), problem.tiles(k, _KEYS)
+    tiles_k //= 1 if packed else q.shape[0]  # of one strip
+    strips = heads_k * (1 if packed else q.shape[0])
+    slots = heads * tiles_q
+    bounded = problem.left is not None or problem.right is not None
+    sums = (1 if bounded else 2) if config.deterministic else 1
+    counters = sums if config.deterministic else 0
+    rows = torch.empty((2, slots * block_m), dtype=torch.float32, device=q.device)
+    # The first program in turn overwrites; without turns all of them add.
+    make = torch.empty if config.deterministic else torch.zeros
+    acc = make((sums * slots * block_m, width), dtype=torch.float32, device=q.device)
+    counts = torch.empty(1 + counters * slots, dtype=torch.int32, device=q.device)
+    sequences, scale = problem.sequences(q), problem.scale
+    _attention_bwd_prepare[(tiles_q, heads)](
+        q, do, out, lse, dlse, rows[0], rows[1], counts[1:], counts, problem.cu_q,
+        sequences, q.shape[1], tiles_q, slots, strides(q), strides(do), strides(out), strides(lse),
+        None if dlse is None else strides(dlse),
+        D=d, BLOCK_D=width, BLOCK_M=block_m, COUNTERS=counters, num_warps=4,
+    )  # fmt: skip
+    # Heads that run together take turns, so that tiles of one weight run at a time.
+    together = max(1, min(strips, _L2 // (q.shape[1] * width * 4 * (heads // heads_k)))) if bounded else 1
+    sizes = backward.Sizes(
+        width, config.stages, config.dq_stages, config.defer, config.hold, packed, config.deterministic,
+        128 // width, block_m,
+    )  # fmt: skip
+    _attention_bwd[(tiles_k * strips,)](
+        *(describe(x, _HALF, width, packed=packed) for x in (q, k, v, do, dk, dv)), _line(rows[0]), _line(rows[1]),
+        _box(acc), counts[1:], counts, problem.cu_q, problem.cu_k, scale, sequences, q.shape[1], k.shape[1], heads_k,
+        heads // heads_k, tiles_k, tiles_q, strips, together, slots, problem.left, problem.right,
+        SIZES=sizes, REGISTERS=config.registers, SPARE=24, num_warps=4,
+    )  # fmt: skip
+    _attention_bwd_finish[(tiles_q, heads)](
+        acc, counts[1:], dq, problem.cu_q, scale, sequences, q.shape[1], tiles_q, slots, strides(dq),
+        D=d, BLOCK_D=width, BLOCK_M=block_m, COUNTERS=counters, num_warps=4,
+    )  # fmt: skip
+
+
+def _line(x: Tensor) -> TensorDescriptor:
+    """Descriptor of a row of float32 in pieces of 64."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
+    return TensorDescriptor.from_tensor(x, [_HALF], layout)
+
+
+def _box(x: Tensor) -> TensorDescriptor:
+    """Descriptor of float32 rows in boxes of 64 × 64."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
+    return TensorDescriptor.from_tensor(x, [_HALF, _HALF], layout)

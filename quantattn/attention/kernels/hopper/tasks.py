@@ -24,6 +24,9 @@ class Sizes(NamedTuple):
         turns: warpgroups take turns at the tensor cores.
         dynamic: tiles are drawn from a counter.
         left, right: whether the mask has that bound.
+        bounded: whether it has either.
+        q_bytes: of all queries of a tile.
+        kv_bytes: of a block of keys, or of values.
     """
 
     d: Any
@@ -36,21 +39,9 @@ class Sizes(NamedTuple):
     dynamic: Any
     left: Any
     right: Any
-
-    @property
-    def bounded(self) -> bool:
-        """Whether the mask cuts blocks."""
-        return bool(self.left or self.right)
-
-    @property
-    def q_bytes(self) -> int:
-        """Of all queries of a tile."""
-        return int(self.groups * 64 * self.d * 2)
-
-    @property
-    def kv_bytes(self) -> int:
-        """Of a block of keys, or of values."""
-        return int(self.n * self.d * 2)
+    bounded: Any
+    q_bytes: Any
+    kv_bytes: Any
 
 
 class Tile(NamedTuple):

@@ -20,16 +20,22 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from quantattn.attention.kernels.hopper.compat import reshaped, tma_load, tma_store
+from quantattn.attention.kernels.launch import can_describe
 
 _LONG = 1 << 30
 _WRAP = 1 << 34
 LONG = gl.constexpr(_LONG)
 
 
+def describable(x: Tensor) -> Tensor:
+    """X, or a copy of it where the tensor memory accelerator cannot read its layout."""
+    return x if can_describe(x) else x.contiguous()
+
+
 def describe(x: Tensor, rows: int, columns: int, *, packed: bool) -> TensorDescriptor:
     """Descriptor of 16-bit x (B, N, H, D), B = 1 when packed, for boxes of `rows` × `columns` ≥ D of one head.
 
-    x needs what `launch.can_describe` asks for. Columns ≥ D arrive as zeros.
+    x is `describable`. Columns ≥ D arrive as zeros.
     """
     batch, n, heads, d = x.shape
     size = x.element_size()
@@ -70,12 +76,6 @@ def store_rows(descriptor, place, start, n, row, head, buffer, PACKED: gl.conste
     else:
         box = reshaped(buffer, [1, rows, 1, columns], descriptor.layout)
         tma_store(descriptor, [place.batch, row, head, 0], box)
-
-
-@gluon.jit
-def bytes_of(buffer):
-    """Bytes that one load into the buffer announces."""
-    return buffer.shape[0] * buffer.shape[1] * buffer.dtype.primitive_bitwidth // 8
 
 
 @gluon.jit

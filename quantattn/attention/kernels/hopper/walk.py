@@ -2,13 +2,18 @@
 
 **Order of the sums.** Sums of floating-point numbers depend on their order. So every block of queries counts the tiles
 that were added to it, and a writer adds its own when the count has come to its turn; the first overwrites what was
-there. Programs draw their work from a counter when they start, the last keys of a head first, and the turns go from the
-last keys to the first: a writer waits only for programs of later keys, which have started, and among which the one of
-the last keys waits for nobody. So there is no deadlock, however few programs are resident. Nor is there much to wait
-for, as no two programs of a head come to a block at the same time. With a bound on the right each begins at its
-diagonal, two blocks away from its neighbour's. Without bounds all would begin at block 0; they begin evenly spread
-instead and go around. The turn of a program that has gone around would come after those of earlier keys, which it must
-not wait for: its tiles are added to a second sum, again from the last keys to the first. The two are added in the end.
+there. Programs draw their work from a counter when they start, and the turns of a head go in the order in which its
+tiles of keys are drawn: a writer waits only for programs that have started before, and the first of them waits for
+nobody. So there is no deadlock, however few programs are resident. Nor is there much to wait for:
+
+- Without a left bound, a causal mask leaves the first keys most to do. They are drawn first, so that the programs that
+  are still at work when the last begins have little left. Each begins at its diagonal and goes on to the last block,
+  two blocks before its follower begins, which waits only when both have started at once.
+- With a left bound every tile visits a few blocks. The last keys are drawn first: when a program comes to a block that
+  it shares with later keys, these had it two steps ago.
+- Without bounds all would begin at block 0; they begin evenly spread instead and go around, the last keys first. The
+  turn of a program that has gone around would come after those of earlier keys, which it must not wait for: its tiles
+  are added to a second sum, again from the last keys to the first. The two are added in the end.
 """
 
 from __future__ import annotations
@@ -89,13 +94,15 @@ def find_work(
     """(place, key/value head, walk) of the program that drew `number`.
 
     A strip is the tiles of one head, of one sequence of a dense batch or of the whole pack. `together` strips take
-    turns; each begins with its last tile. A tile of a pack that owns no row has nothing to walk over.
+    turns. A tile of a pack that owns no row has nothing to walk over.
     """
     turn = number // (together * tiles_k)
     rest = number - turn * (together * tiles_k)
     width = gl.minimum(together, strips - turn * together)
     strip = turn * together + rest % width
-    tile = tiles_k - 1 - rest // width
+    tile = rest // width
+    if right is None or left is not None:
+        tile = tiles_k - 1 - tile
     if s.packed:
         sequence = find_sequence(tile, cu_k_ptr, n_sequences, KEYS)
         k_start = gl.load(cu_k_ptr + sequence)
@@ -127,18 +134,24 @@ def advance(at, head, walk):
 def turn_of(at, place, walk, left, right, s: gl.constexpr):
     """How many programs add to this block, in the same of its sums, before this one.
 
-    They are those of later keys that visit it. Both ends of a walk grow with the keys, so they follow without a gap on
-    this program, up to the last whose walk has begun by this block.
+    Both ends of a walk grow with the keys. Where the first keys are drawn first, everybody before this program visits
+    its blocks. Else they are those of later keys that visit the block, and follow without a gap on this program, up to
+    the last whose walk has begun by this block.
     """
-    n_keys = ceil_div(place.n_k, KEYS)
-    begun = n_keys
-    if right is not None:
-        last = gl.minimum((walk.low + at + 1) * s.block, place.n_q) - 1
-        begun = gl.minimum(n_keys, (last + right + (place.n_k - place.n_q)) // KEYS + 1)
-    elif left is None:  # noqa: SIM102  known to the compiler
-        if at >= walk.offset:
-            begun = begun_by(at, walk.count, n_keys)
-    return begun - 1 - place.first // KEYS
+    tile = place.first // KEYS
+    if right is not None and left is None:
+        turn = tile
+    else:
+        n_keys = ceil_div(place.n_k, KEYS)
+        begun = n_keys
+        if right is not None:
+            last = gl.minimum((walk.low + at + 1) * s.block, place.n_q) - 1
+            begun = gl.minimum(n_keys, (last + right + (place.n_k - place.n_q)) // KEYS + 1)
+        elif left is None:
+            if at >= walk.offset:
+                begun = begun_by(at, walk.count, n_keys)
+        turn = begun - 1 - tile
+    return turn
 
 
 @gluon.jit
