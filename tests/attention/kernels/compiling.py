@@ -33,13 +33,16 @@ SHARED_LIMIT = {80: 166_912, 90: 232_448, 100: 232_448}  # bytes a block may use
 
 @dataclass(frozen=True)
 class Compiled:
-    """Registers a thread, bytes of stack and of spills a thread, bytes of shared memory a block, and the PTX."""
+    """Registers a thread, bytes of stack and of spills a thread, bytes of shared memory a block, the PTX, and whether
+    the assembler makes asynchronous products wait for each other.
+    """
 
     registers: int
     stack: int
     spills: int
     shared: int
     ptx: str
+    serialized: bool
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,7 @@ def assemble(built: object, capability: int) -> Compiled:
     stack, stores, loads = map(
         int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)", said).groups()
     )
-    return Compiled(registers, stack, stores + loads, built.metadata.shared, ptx)
+    return Compiled(registers, stack, stores + loads, built.metadata.shared, ptx, "C75" in said)
 
 
 def defaults() -> list[Variant]:

@@ -1,0 +1,44 @@
+"""The programs for sm_90 assemble: products by wgmma side by side, loads by TMA, and all within the device's limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+SCRIPT = Path(__file__).with_name("compiling_hopper.py")
+
+# Bytes a thread that are kept in local memory, by triton 3.9, at most; most of it before and after the loops.
+SPILLS = {("fwd", 64): 0, ("fwd", 128): 0, ("bwd", 64): 0, ("bwd", 128): 0}
+
+
+@pytest.fixture(scope="module")
+def table() -> list[dict[str, object]]:
+    # A child, because in this process the kernels may belong to the interpreter.
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_no_program_spills_more_than_what_was_measured(table):
+    assert len(table) == 12
+    wrong = [row for row in table if row["spills"] > SPILLS[row["kernel"], row["d"]]]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_every_program_fits_the_device(table):
+    assert not [row for row in table if row["shared"] > row["shared_limit"]]
+    assert not [row for row in table if row["registers"] * row["threads"] > 65536]
+
+
+def test_products_run_side_by_side_on_tiles_that_the_copy_engine_brought(table):
+    assert all(row["wgmma"] and row["bulk_copies"] for row in table)
+    assert not [row for row in table if row["serialized"]]
