@@ -46,6 +46,7 @@ class BackwardConfig:
         hold: whether k and v are held in registers.
         deterministic: whether the sum of dq has an order.
         registers: of a thread of the groups that multiply.
+        lag: steps that should lie between the programs of a head under a causal mask, so that none waits for its turn.
     """
 
     stages: int
@@ -54,6 +55,7 @@ class BackwardConfig:
     hold: bool
     deterministic: bool = True
     registers: int = 240
+    lag: int = 8
 
 
 BACKWARD = {

@@ -7,9 +7,10 @@ note in shared memory. A warpgroup starts q·k of the next block before it takes
 takes turns at the tensor cores with its neighbours (`turns`).
 
 Blocks of keys are visited from the last to the first: the mask and the end of the sequence cut the first ones visited
-(and, with a left bound, the last ones), and a block between is multiplied without a compare. Of a cut block two
-*inspector* warps read the values first: one that is not finite becomes 0 in shared memory, since 0 · NaN is NaN, and
-its key is noted; a query that sees it gets NaN, and no other.
+(and, with a left bound, the last ones), and a block between is multiplied without a compare. 0 · NaN is NaN, so where
+the mask cuts a block, a value that is not finite reaches queries that do not see its key as well. A tile whose result
+is not finite is attended to again, with care: of a cut block two *inspector* warps read the values first, put 0 for
+what is not finite, and note its key; a query that sees it gets NaN, and no other.
 
 Sources: Shah et al. 2024, "FlashAttention-3", for the overlap and the turns; Dao 2023 for the order of the loop.
 """
@@ -129,7 +130,7 @@ def attend(
     weights = gl.convert_layout(to_16_bits(weights, q.dtype), PL)
     u = gl.zeros([64, D], gl.float32, layout=OL)
     step += 1
-    if s.left or (s.right and s.groups == 3):  # two loops would not fit into the registers
+    if s.left:  # cut blocks at both ends
         for j in range(1, t.blocks):
             column = t.low + (t.blocks - 1 - j) * s.n
             u, weights, m, l = absorb(
@@ -196,13 +197,22 @@ def attender(
         mass = gl.where(empty, 1.0, l)
         lse = gl.where(empty, float("-inf"), (m + gl.log2(mass)) * LN2)
         out = u * gl.convert_layout(1.0 / mass, gl.SliceLayout(1, OL))[:, None]
+        wrong = 0
+        if s.bounded:
+            wrong = gl.max(gl.max((out - out != 0.0).to(gl.int32), 1), 0)
+            wrong = gl.where(t.careful > 0, 0, wrong)
+            if wrong > 0:
+                buffers.again.index(turn & 1).store(
+                    gl.zeros([1], gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0])) + 1
+                )
+            mbarrier.arrive(signals.done.index(0), count=1)
         tma.store_wait(0)
         buffer.store(out.to(q.dtype))
         fence_async_shared()
         query = row + gl.arange(0, 64, layout=ROWS)
         to = lse_ptr + (p.batch * work.heads + t.head).to(gl.int64) * work.n_q + (p.q_start + query)
         gl.store(to, lse, mask=query < p.n_q)
-        if row < p.n_q:
+        if (row < p.n_q) & (wrong == 0):  # two stores to one place have no order
             store_rows(out_dst, p, p.q_start, p.n_q, row, t.head, buffer, s.packed)
         turn += 1
         mbarrier.wait(signals.note_full.index(0), turn & 1)
@@ -234,7 +244,10 @@ def _attention_fwd(
         gl.allocate_shared_memory(dtype, [GROUPS, 64, D], LAYOUT),
         gl.allocate_shared_memory(gl.int32, [EIGHTHS, 8], ONE),
         gl.allocate_shared_memory(gl.int32, [STAGES, 1], ONE),
+        gl.allocate_shared_memory(gl.int32, [2, 1], ONE),
     )
+    for i in gl.static_range(2):
+        buffers.again.index(i).store(gl.zeros([1], gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0])))
     notes = gl.allocate_shared_memory(gl.int32, [FIELDS, 1], ONE)
     READERS: gl.constexpr = s.groups + int(s.bounded)
     TWICE: gl.constexpr = 2 * s.stages
@@ -242,7 +255,7 @@ def _attention_fwd(
         make_barriers(1, 1), make_barriers(1, GROUPS),
         make_barriers(STAGES, 1), make_barriers(STAGES, GROUPS),
         make_barriers(TWICE, 1), make_barriers(STAGES, GROUPS),
-        make_barriers(1, 1), make_barriers(1, READERS),
+        make_barriers(1, 1), make_barriers(1, READERS), make_barriers(1, GROUPS),
     )  # fmt: skip
     work = Work(cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads, group, per_head, tiles, counter_ptr, left, right)
     unit = scale * 1.4426950408889634

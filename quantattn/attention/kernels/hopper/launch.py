@@ -115,8 +115,13 @@ def launch_backward(
         None if dlse is None else strides(dlse),
         D=d, BLOCK_D=width, BLOCK_M=block_m, COUNTERS=counters, num_warps=4,
     )  # fmt: skip
-    # Heads that run together take turns, so that tiles of one weight run at a time.
-    together = max(1, min(strips, _L2 // (q.shape[1] * width * 4 * (heads // heads_k)))) if bounded else 1
+    together = 1
+    if bounded:  # what runs at a time shares the cache; programs of one head that run at a time take turns
+        together = _L2 // (q.shape[1] * width * 4 * (heads // heads_k))
+        if problem.left is None:
+            steps = max(1, -(-q.shape[1] // _HALF) // 2)
+            together = max(together, config.lag * multiprocessors(q.device) // steps)
+        together = max(1, min(strips, together))
     sizes = backward.Sizes(
         width, config.stages, config.dq_stages, config.defer, config.hold, packed, config.deterministic,
         128 // width, block_m,

@@ -15,7 +15,8 @@ from quantattn.attention.kernels.hopper.tiles import load_rows
 
 
 class Buffers(NamedTuple):
-    """Shared memory: queries, keys, values and results, and the keys whose values are not finite."""
+    """Shared memory: queries, keys, values and results, the keys whose values are not finite, and the tiles that are
+    to be attended to again."""
 
     q: Any
     k: Any
@@ -23,6 +24,7 @@ class Buffers(NamedTuple):
     out: Any
     odd: Any
     any_odd: Any
+    again: Any
 
 
 class Signals(NamedTuple):
@@ -37,64 +39,97 @@ class Signals(NamedTuple):
     v_empty: Any
     note_full: Any
     note_empty: Any
+    done: Any
+
+
+@gluon.jit
+def load_tile(t, q_src, k_src, v_src, buffers, signals, work, step, fill, s: gl.constexpr):
+    """The queries of a tile and block after block of its keys and values: (step, fill) afterwards."""
+    GROUPS: gl.constexpr = s.groups
+    p = t.place
+    kv_head = t.head // work.group
+    if t.blocks > 0:
+        q_full = signals.q_full.index(0)
+        mbarrier.wait(signals.q_empty.index(0), (fill & 1) ^ 1)
+        mbarrier.expect(q_full, s.q_bytes)
+        for w in gl.static_range(GROUPS):
+            row = p.first + w * 64
+            load_rows(q_src, p, p.q_start, p.n_q, row, t.head, q_full, buffers.q.index(w), s.packed)
+        fill += 1
+    for j in range(t.blocks):
+        stage = step % s.stages
+        parity = (step // s.stages) & 1
+        row = t.low + (t.blocks - 1 - j) * s.n
+        k_full = signals.k_full.index(stage)
+        mbarrier.wait(signals.k_empty.index(stage), parity ^ 1)
+        mbarrier.expect(k_full, s.kv_bytes)
+        load_rows(k_src, p, p.k_start, p.n_k, row, kv_head, k_full, buffers.k.index(stage), s.packed)
+        v_full = signals.v_full.index(stage)
+        if s.bounded:  # what is inspected arrives at another barrier
+            v_full = signals.v_full.index(stage + is_inspected(t, row, work, s) * s.stages)
+        mbarrier.wait(signals.v_empty.index(stage), parity ^ 1)
+        mbarrier.expect(v_full, s.kv_bytes)
+        load_rows(v_src, p, p.k_start, p.n_k, row, kv_head, v_full, buffers.v.index(stage), s.packed)
+        step += 1
+    return step, fill
 
 
 @gluon.jit
 def loader(q_src, k_src, v_src, buffers, notes, signals, work, s: gl.constexpr):
-    """One warp: queries, keys and values of tile after tile into shared memory."""
+    """One warp: queries, keys and values of tile after tile into shared memory, at most one tile ahead.
+
+    With a bounded mask it looks at the end of every tile whether that is to be attended to again, with care.
+    """
     BLOCK_M: gl.constexpr = 64 * s.groups
-    GROUPS: gl.constexpr = s.groups
     step = 0
-    turn = 0
     fill = 0
+    issued = 0
+    ended = 0
+    older = 0  # the tiles that are issued and have not ended: one, or two
+    newer = 0
     number = gl.program_id(0)
-    while number < work.tiles:
-        t = tile_of(number, work, BLOCK_M, s)
-        p = t.place
-        if p.first < p.n_q:
-            mbarrier.wait(signals.note_empty.index(0), (turn & 1) ^ 1)
-            write_note(notes, t)
-            mbarrier.arrive(signals.note_full.index(0), count=1)
-            turn += 1
-            if t.blocks > 0:
-                q_full = signals.q_full.index(0)
-                mbarrier.wait(signals.q_empty.index(0), (fill & 1) ^ 1)
-                mbarrier.expect(q_full, s.q_bytes)
-                for w in gl.static_range(GROUPS):
-                    row = p.first + w * 64
-                    load_rows(q_src, p, p.q_start, p.n_q, row, t.head, q_full, buffers.q.index(w), s.packed)
-                fill += 1
-            for j in range(t.blocks):
-                stage = step % s.stages
-                parity = (step // s.stages) & 1
-                row = t.low + (t.blocks - 1 - j) * s.n
-                k_full = signals.k_full.index(stage)
-                mbarrier.wait(signals.k_empty.index(stage), parity ^ 1)
-                mbarrier.expect(k_full, s.kv_bytes)
-                load_rows(
-                    k_src, p, p.k_start, p.n_k, row, t.head // work.group, k_full, buffers.k.index(stage), s.packed
-                )
-                # What is inspected arrives at another barrier.
-                v_full = signals.v_full.index(stage + is_cut(t, row, work, BLOCK_M, s) * s.stages)
-                mbarrier.wait(signals.v_empty.index(stage), parity ^ 1)
-                mbarrier.expect(v_full, s.kv_bytes)
-                load_rows(
-                    v_src, p, p.k_start, p.n_k, row, t.head // work.group, v_full, buffers.v.index(stage), s.packed
-                )
-                step += 1
-        if s.dynamic:
-            number = gl.atomic_add(work.counter, 1) + gl.num_programs(0)
-        else:
-            number += gl.num_programs(0)
-    mbarrier.wait(signals.note_empty.index(0), (turn & 1) ^ 1)
+    while (number < work.tiles) | (s.bounded & (ended < issued)):
+        task = number
+        careful = 0
+        if s.bounded:
+            if (issued - ended == 2) | (number >= work.tiles):
+                mbarrier.wait(signals.done.index(0), ended & 1)
+                again = buffers.again.index(ended & 1)
+                careful = gl.max(again.load(gl.BlockedLayout([1], [32], [1], [0])), 0)
+                again.store(gl.zeros([1], gl.int32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+                task = gl.where(careful > 0, older, number)
+                older = newer
+                ended += 1
+        if task < work.tiles:
+            if careful == 0:
+                if s.dynamic:
+                    number = gl.atomic_add(work.counter, 1) + gl.num_programs(0)
+                else:
+                    number += gl.num_programs(0)
+            t = tile_of(task, careful, work, BLOCK_M, s)
+            if t.place.first < t.place.n_q:
+                mbarrier.wait(signals.note_empty.index(0), (issued & 1) ^ 1)
+                write_note(notes, t)
+                mbarrier.arrive(signals.note_full.index(0), count=1)
+                older = gl.where(issued == ended, task, older)
+                newer = task
+                issued += 1
+                step, fill = load_tile(t, q_src, k_src, v_src, buffers, signals, work, step, fill, s)
+    mbarrier.wait(signals.note_empty.index(0), (issued & 1) ^ 1)
     nowhere = Place(0, 0, 0, 0, 0, 0, 0)
-    write_note(notes, Tile(nowhere, 0, 0, 0))
+    write_note(notes, Tile(nowhere, 0, 0, 0, 0))
     mbarrier.arrive(signals.note_full.index(0), count=1)
 
 
 @gluon.jit
+def is_inspected(t, column, work, s: gl.constexpr):
+    """Whether the values of a block are looked at before they are used."""
+    return is_cut(t, column, work, 64 * s.groups, s) & (t.careful > 0)
+
+
+@gluon.jit
 def inspector(buffers, notes, signals, work, s: gl.constexpr):
-    """Two warps: in blocks that the mask cuts, note the values that are not finite and replace them by 0.
+    """Two warps: in cut blocks of tiles that want care, note the values that are not finite and replace them by 0.
 
     They read a buffer as lines of 128 bytes, 32 pairs of numbers, whose order within a line does not matter here: line
     i holds 64 columns of row i mod n.
@@ -114,7 +149,7 @@ def inspector(buffers, notes, signals, work, s: gl.constexpr):
     while t.place.n_q > 0:
         for j in range(t.blocks):
             stage = step % s.stages
-            if is_cut(t, t.low + (t.blocks - 1 - j) * s.n, work, 64 * s.groups, s):
+            if is_inspected(t, t.low + (t.blocks - 1 - j) * s.n, work, s):
                 mbarrier.wait(signals.v_full.index(stage + s.stages), (used >> stage) & 1)
                 used = used ^ (1 << stage)
                 chunks = reshaped(buffers.v.index(stage), [CHUNKS, 8, 32], FLAT, gl.int32)
@@ -163,7 +198,7 @@ def infinite(pairs, BF16: gl.constexpr):
 def taint(weights, buffers, signals, step, t, row, column, work, SL: gl.constexpr, s: gl.constexpr):
     """NaN for the queries that see a key whose value is not finite."""
     stage = step % s.stages
-    if is_cut(t, column, work, 64 * s.groups, s):
+    if is_inspected(t, column, work, s):
         mbarrier.wait(signals.v_full.index(stage), (step // s.stages) & 1)
         if gl.max(buffers.any_odd.index(stage).load(gl.BlockedLayout([1], [32], [4], [0])), 0) > 0:
             STAGES: gl.constexpr = s.stages

@@ -45,12 +45,16 @@ class Sizes(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """64 queries a warpgroup of one head, and `blocks` blocks of keys from `low` on that some of them see."""
+    """64 queries a warpgroup of one head, and `blocks` blocks of keys from `low` on that some of them see.
+
+    `careful`: values are inspected before they are used.
+    """
 
     place: Any
     head: Any
     low: Any
     blocks: Any
+    careful: Any
 
 
 class Work(NamedTuple):
@@ -70,12 +74,12 @@ class Work(NamedTuple):
     right: Any
 
 
-FIELDS = gl.constexpr(9)
+FIELDS = gl.constexpr(10)
 """Numbers of a note."""
 
 
 @gluon.jit
-def tile_of(number, work, BLOCK_M: gl.constexpr, s: gl.constexpr):
+def tile_of(number, careful, work, BLOCK_M: gl.constexpr, s: gl.constexpr):
     """The tile of a number: heads one after the other, the longest rows of a causal mask first.
 
     A dense batch has per_head tiles a sequence and head, a pack per_head tiles a head; some may own no row.
@@ -101,7 +105,7 @@ def tile_of(number, work, BLOCK_M: gl.constexpr, s: gl.constexpr):
     blocks = (gl.maximum(high - low, 0) + s.n - 1) // s.n
     if place.first >= place.n_q:
         blocks = 0
-    return Tile(place, head, low, blocks)
+    return Tile(place, head, low, blocks, careful)
 
 
 @gluon.jit
@@ -117,7 +121,7 @@ def locate_in_pack(tile, work, BLOCK_M: gl.constexpr):
 def write_note(notes, t):
     """Tell the other warps which tile comes next."""
     p = t.place
-    fields = (p.batch, p.first, p.q_start, p.n_q, p.k_start, p.n_k, t.head, t.low, t.blocks)
+    fields = (p.batch, p.first, p.q_start, p.n_q, p.k_start, p.n_k, t.head, t.low, t.blocks, t.careful)
     for i in gl.static_range(FIELDS):
         notes.index(i).store(gl.full([1], fields[i], gl.int32, layout=gl.BlockedLayout([1], [32], [1], [0])))
 
@@ -135,7 +139,10 @@ def read_note(notes, WARPS: gl.constexpr):
         read_field(notes, 0, WARPS), 0, read_field(notes, 1, WARPS), read_field(notes, 2, WARPS),
         read_field(notes, 3, WARPS), read_field(notes, 4, WARPS), read_field(notes, 5, WARPS),
     )  # fmt: skip
-    return Tile(place, read_field(notes, 6, WARPS), read_field(notes, 7, WARPS), read_field(notes, 8, WARPS))
+    return Tile(
+        place, read_field(notes, 6, WARPS), read_field(notes, 7, WARPS), read_field(notes, 8, WARPS),
+        read_field(notes, 9, WARPS),
+    )  # fmt: skip
 
 
 @gluon.jit

@@ -13,6 +13,7 @@ and an address has 64 bits, while the axis of rows is declared 2³⁰ long: row 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -29,7 +30,7 @@ LONG = gl.constexpr(_LONG)
 
 def describable(x: Tensor) -> Tensor:
     """X, or a copy of it where the tensor memory accelerator cannot read its layout."""
-    return x if can_describe(x) else x.contiguous()
+    return x if can_describe(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def describe(x: Tensor, rows: int, columns: int, *, packed: bool) -> TensorDescriptor:
