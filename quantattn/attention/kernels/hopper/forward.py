@@ -141,7 +141,8 @@ def attend(
         cut = 1
         if s.right:
             p = t.place
-            cut = t.blocks - gl.maximum((row + p.n_k - p.n_q + work.right + 1) // s.n, 0)
+            upper = gl.where(t.careful > 0, p.first, row)  # with care, what is cut for one is cut for all
+            cut = t.blocks - gl.maximum((upper + p.n_k - p.n_q + work.right + 1) // s.n, 0)
             cut = gl.minimum(gl.maximum(cut, 1), t.blocks)
             for j in range(1, cut):
                 column = t.low + (t.blocks - 1 - j) * s.n
@@ -199,7 +200,7 @@ def attender(
         out = u * gl.convert_layout(1.0 / mass, gl.SliceLayout(1, OL))[:, None]
         wrong = 0
         if s.bounded:
-            wrong = gl.max(gl.max((out - out != 0.0).to(gl.int32), 1), 0)
+            wrong = gl.max(gl.max((out * 0.0 != 0.0).to(gl.int32), 1), 0)
             wrong = gl.where(t.careful > 0, 0, wrong)
             if wrong > 0:
                 buffers.again.index(turn & 1).store(

@@ -101,11 +101,6 @@ def loader(q_src, k_src, v_src, buffers, notes, signals, work, s: gl.constexpr):
                 older = newer
                 ended += 1
         if task < work.tiles:
-            if careful == 0:
-                if s.dynamic:
-                    number = gl.atomic_add(work.counter, 1) + gl.num_programs(0)
-                else:
-                    number += gl.num_programs(0)
             t = tile_of(task, careful, work, BLOCK_M, s)
             if t.place.first < t.place.n_q:
                 mbarrier.wait(signals.note_empty.index(0), (issued & 1) ^ 1)
@@ -115,6 +110,11 @@ def loader(q_src, k_src, v_src, buffers, notes, signals, work, s: gl.constexpr):
                 newer = task
                 issued += 1
                 step, fill = load_tile(t, q_src, k_src, v_src, buffers, signals, work, step, fill, s)
+            if careful == 0:
+                if s.dynamic:
+                    number = gl.atomic_add(work.counter, 1) + gl.num_programs(0)
+                else:
+                    number += gl.num_programs(0)
     mbarrier.wait(signals.note_empty.index(0), (issued & 1) ^ 1)
     nowhere = Place(0, 0, 0, 0, 0, 0, 0)
     write_note(notes, Tile(nowhere, 0, 0, 0, 0))
