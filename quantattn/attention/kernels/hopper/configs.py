@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import triton
+
 
 @dataclass(frozen=True)
 class ForwardConfig:
@@ -17,6 +19,7 @@ class ForwardConfig:
         spare: of a thread that loads.
         overlap: a warpgroup's products run beside its own softmax.
         turns: warpgroups take turns at the tensor cores.
+        two_loops: under a causal mask, cut blocks and full ones have a loop each; else one loop asks each time.
     """
 
     groups: int
@@ -26,11 +29,14 @@ class ForwardConfig:
     spare: int
     overlap: bool
     turns: bool
+    two_loops: bool = True
 
 
+_TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 FORWARD = {
-    64: ForwardConfig(groups=3, block_n=128, stages=3, registers=160, spare=32, overlap=False, turns=True),
-    128: ForwardConfig(groups=2, block_n=128, stages=2, registers=240, spare=32, overlap=True, turns=False),
+    # From 3.7 on two loops need more registers than three warpgroups leave.
+    64: ForwardConfig(3, 128, stages=3, registers=160, spare=32, overlap=False, turns=True, two_loops=_TRITON < (3, 7)),
+    128: ForwardConfig(2, 128, stages=2, registers=240, spare=32, overlap=True, turns=False),
 }
 """Head size rounded up to 64 or 128 → configuration."""
 

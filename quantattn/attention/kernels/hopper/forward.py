@@ -130,7 +130,7 @@ def attend(
     weights = gl.convert_layout(to_16_bits(weights, q.dtype), PL)
     u = gl.zeros([64, D], gl.float32, layout=OL)
     step += 1
-    if s.left:  # cut blocks at both ends
+    if s.left or not s.two_loops:
         for j in range(1, t.blocks):
             column = t.low + (t.blocks - 1 - j) * s.n
             u, weights, m, l = absorb(

@@ -52,7 +52,7 @@ def launch_forward(
     dynamic = packed or left or right
     counter = torch.zeros(1, dtype=torch.int32, device=q.device) if dynamic else None
     sizes = tasks.Sizes(
-        columns, c.block_n, c.stages, c.groups, packed, c.overlap, c.turns, dynamic, left, right,
+        columns, c.block_n, c.stages, c.groups, packed, c.overlap, c.turns, c.two_loops, dynamic, left, right,
         bounded=left or right, q_bytes=c.groups * 64 * columns * 2, kv_bytes=c.block_n * columns * 2,
     )  # fmt: skip
     _attention_fwd[(programs,)](

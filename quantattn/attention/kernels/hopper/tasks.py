@@ -22,6 +22,7 @@ class Sizes(NamedTuple):
         packed: whether rows have offsets.
         overlap: a warpgroup's products run beside its own softmax.
         turns: warpgroups take turns at the tensor cores.
+        two_loops: cut blocks and full ones have a loop each, unless there is a left bound.
         dynamic: tiles are drawn from a counter.
         left, right: whether the mask has that bound.
         bounded: whether it has either.
@@ -36,6 +37,7 @@ class Sizes(NamedTuple):
     packed: Any
     overlap: Any
     turns: Any
+    two_loops: Any
     dynamic: Any
     left: Any
     right: Any
