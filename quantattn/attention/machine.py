@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -104,6 +104,15 @@ def configurations(device: torch.device) -> dict[str, str]:
             for c in dict.fromkeys((plain, with_terms))
         ]
         found[f"{which}, {bits} bits, D up to {d}"] = "; with a bias or extras ".join(said)
+    if (major, minor) == (9, 0):
+        from quantattn.attention.kernels.hopper.configs import BACKWARD, FORWARD
+
+        tables: dict[str, Mapping[int, object]] = {"fwd": FORWARD, "bwd": BACKWARD}
+        for way, table in tables.items():
+            for d, config in table.items():
+                found[f"hopper {way}, 16 bits, D up to {d}"] = ", ".join(
+                    f"{name} {value}" for name, value in vars(config).items()
+                )
     return found
 
 

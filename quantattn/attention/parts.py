@@ -100,7 +100,7 @@ def _theorems(job: Job, device: torch.device) -> Iterator[Finding]:
     seeds = (0,) if _small(job, device) else (0, 1)
     for dtype in _below_float64(job):
         for name in job.backends:
-            q = torch.empty(1, 1, 16, dtype=dtype, device=device)
+            q = torch.empty(1, 1, 64, dtype=dtype, device=device)
             refusal = refused(name, q, Mask(), None)
             if refusal is not None:
                 yield not_offered(name, "theorems", dtype, refusal)

@@ -249,7 +249,7 @@ THEOREMS: dict[str, Theorem] = {
 
 def subject_of(name: str, backend: Backend, dtype: torch.dtype, device: torch.device, *, small: bool) -> Subject:
     """The subject of a backend with the masks that it offers; small sequences for an interpreter."""
-    q = torch.empty(1, 1, 16, dtype=dtype, device=device)
+    q = torch.empty(1, 1, 64, dtype=dtype, device=device)
     masks = (FULL, CAUSAL, Mask(window=(9, 2)))
     offered = tuple(mask for mask in masks if refused(name, q, mask, None) is None)
     subject = Subject(backend, offered, dtype, device)
