@@ -6,7 +6,6 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from quantattn.attention.kernels.hopper import backward, tasks
@@ -14,7 +13,7 @@ from quantattn.attention.kernels.hopper.backward import _attention_bwd
 from quantattn.attention.kernels.hopper.configs import BACKWARD, FORWARD, BackwardConfig, ForwardConfig, padded_head
 from quantattn.attention.kernels.hopper.ends import _attention_bwd_finish, _attention_bwd_prepare
 from quantattn.attention.kernels.hopper.forward import _attention_fwd
-from quantattn.attention.kernels.hopper.tiles import describable, describe
+from quantattn.attention.kernels.hopper.tiles import describable, describe, swizzled
 from quantattn.attention.kernels.launch import Problem, strides
 
 _KEYS = 128
@@ -140,11 +139,9 @@ def launch_backward(
 
 def _line(x: Tensor) -> TensorDescriptor:
     """Descriptor of a row of float32 in pieces of 64."""
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=1)
-    return TensorDescriptor.from_tensor(x, [_HALF], layout)
+    return TensorDescriptor.from_tensor(x, [_HALF], swizzled(0, 32, 1))
 
 
 def _box(x: Tensor) -> TensorDescriptor:
     """Descriptor of float32 rows in boxes of 64 × 64."""
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
-    return TensorDescriptor.from_tensor(x, [_HALF, _HALF], layout)
+    return TensorDescriptor.from_tensor(x, [_HALF, _HALF], swizzled(128, 32, 2))

@@ -13,6 +13,8 @@ and an address has 64 bits, while the axis of rows is declared 2³⁰ long: row 
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from triton.experimental import gluon
@@ -33,6 +35,12 @@ def describable(x: Tensor) -> Tensor:
     return x if can_describe(x) else x.clone(memory_format=torch.contiguous_format)
 
 
+@cache
+def swizzled(width: int, bits: int, rank: int) -> gl.NVMMASharedLayout:
+    """How matrix products read shared memory; made once, for it takes as long as a descriptor."""
+    return gl.NVMMASharedLayout(swizzle_byte_width=width, element_bitwidth=bits, rank=rank)
+
+
 def describe(x: Tensor, rows: int, columns: int, *, packed: bool) -> TensorDescriptor:
     """Descriptor of 16-bit x (B, N, H, D), B = 1 when packed, for boxes of `rows` × `columns` ≥ D of one head.
 
@@ -43,7 +51,7 @@ def describe(x: Tensor, rows: int, columns: int, *, packed: bool) -> TensorDescr
     # The stride of an axis of length 1 is never used but must be well-formed.
     b, s, h = (x.stride(i) if x.shape[i] > 1 else d * 16 for i in range(3))
     swizzle = min(128, columns * size)
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * size, rank=5 if packed else 4)
+    layout = swizzled(swizzle, 8 * size, 5 if packed else 4)
     if packed:
         shape, strides = [2**31 - 1, 2**31 - 1, _LONG, heads, d], [_WRAP - s, s, s, h, 1]
         return TensorDescriptor(x, shape, strides, [1, 1, rows, 1, columns], layout)
