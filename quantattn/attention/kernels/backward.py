@@ -45,7 +45,8 @@ def gather_dq(
 ):  # fmt: skip
     """Add dS k of the blocks of keys, cut (MASKED) or full, to one tile of dq (still without the scale)."""
     query = place.first + tl.arange(0, BLOCK_M)
-    for step in tl.range(0, count_blocks(visit, BLOCK_N, MASKED)):
+    # Whatever is hoisted out of a loop takes registers, which these rows of float32 need.
+    for step in tl.range(0, count_blocks(visit, BLOCK_N, MASKED), disable_licm=q.dtype == tl.float32):
         block = block_start(step, visit, BLOCK_N, MASKED)
         key = block + tl.arange(0, BLOCK_N)
         k = load_tile(
@@ -142,7 +143,8 @@ def gather_dkdv(
 ):  # fmt: skip
     """Add dSᵀ q and (P ∘ Z)ᵀ do of the blocks of queries to one tile of dk and dv; every score tile is transposed."""
     key = first + tl.arange(0, BLOCK_N)
-    for step in tl.range(0, count_blocks(visit, BLOCK_M, MASKED)):
+    # Here hoisting spills where wgmma keeps dk and dv in registers; it helps where there is no copy engine.
+    for step in tl.range(0, count_blocks(visit, BLOCK_M, MASKED), disable_licm=TMA):
         block = block_start(step, visit, BLOCK_M, MASKED)
         query = block + tl.arange(0, BLOCK_M)
         row = place.q_start + query
@@ -214,7 +216,7 @@ def _attention_bwd_dkdv(
     visit = query_blocks(first, n_q, n_k, bounds, BLOCK_M, BLOCK_N, HIDES)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    for member in range(GROUP):
+    for member in tl.range(0, GROUP, disable_licm=TMA):
         head = kv_head * GROUP + member
         rows = tl.cast(batch, tl.int64) * lse_strides.b + tl.cast(head, tl.int64) * lse_strides.h
         scoring = of_head(terms, sequence, head, scale)

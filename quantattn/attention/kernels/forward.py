@@ -56,7 +56,9 @@ def absorb_keys(
 ):  # fmt: skip
     """Absorb the blocks of keys, the cut ones (MASKED) or the full ones, into the state of one tile of queries."""
     query = place.first + tl.arange(0, BLOCK_M)
-    for step in tl.range(0, count_blocks(visit, BLOCK_N, MASKED)):
+    # At 256 the state leaves no registers for a pipeline in the loop over cut blocks, which is short.
+    stages: tl.constexpr = 1 if MASKED and TMA and BLOCK_D == 256 else None
+    for step in tl.range(0, count_blocks(visit, BLOCK_N, MASKED), num_stages=stages):
         block = block_start(step, visit, BLOCK_N, MASKED)
         key = block + tl.arange(0, BLOCK_N)
         k = load_tile(
