@@ -206,7 +206,7 @@ def attender(
                 buffers.again.index(turn & 1).store(
                     gl.zeros([1], gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0])) + 1
                 )
-            mbarrier.arrive(signals.done.index(0), count=1)
+            mbarrier.arrive(signals.done.index(turn & 1), count=1)
         tma.store_wait(0)
         buffer.store(out.to(q.dtype))
         fence_async_shared()
@@ -256,7 +256,7 @@ def _attention_fwd(
         make_barriers(1, 1), make_barriers(1, GROUPS),
         make_barriers(STAGES, 1), make_barriers(STAGES, GROUPS),
         make_barriers(TWICE, 1), make_barriers(STAGES, GROUPS),
-        make_barriers(1, 1), make_barriers(1, READERS), make_barriers(1, GROUPS),
+        make_barriers(1, 1), make_barriers(1, READERS), make_barriers(2, GROUPS),
     )  # fmt: skip
     work = Work(cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads, group, per_head, tiles, counter_ptr, left, right)
     unit = scale * 1.4426950408889634

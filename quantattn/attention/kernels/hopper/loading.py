@@ -93,7 +93,8 @@ def loader(q_src, k_src, v_src, buffers, notes, signals, work, s: gl.constexpr):
         careful = 0
         if s.bounded:
             if (issued - ended == 2) | (number >= work.tiles):
-                mbarrier.wait(signals.done.index(0), ended & 1)
+                # Two barriers take turns: by now the tile after may have ended too.
+                mbarrier.wait(signals.done.index(ended & 1), (ended >> 1) & 1)
                 again = buffers.again.index(ended & 1)
                 careful = gl.max(again.load(gl.BlockedLayout([1], [32], [1], [0])), 0)
                 again.store(gl.zeros([1], gl.int32, layout=gl.BlockedLayout([1], [32], [1], [0])))
