@@ -1,15 +1,16 @@
 """Launch configurations: block sizes, warps, pipeline depth, by pass, operand width, head size and architecture.
 
 The table is fixed, so that the same problem always runs the same program and rounds the same way; nothing is tuned
-at run time. The Hopper rows are the fastest without a spill of those that were timed (docs/log.md), as `bench.py
-bench=tune` times them, but dkdv at 256, which is the largest that does not spill; the compile tests name the one
-configuration that does.
+at run time. With triton 3.9 none of them spills. The Hopper rows were timed (docs/log.md) as `bench.py bench=tune` times
+them, but fwd and dkdv at 256; plain 16-bit problems up to head size 128 have kernels of their own there (hopper/).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+import triton
 
 Pass = Literal["fwd", "dq", "dkdv", "dbias"]
 
@@ -32,6 +33,9 @@ def padded_head(d: int) -> int:
 Table = dict[tuple[Pass, int, int], Config]
 """(pass, bits of an operand, padded head size) → configuration; a head size stands for itself and what is smaller."""
 
+# Before 3.7 Triton reads whole rows into registers ahead of a loop, whatever it is told: the smallest blocks spill least.
+_EAGER = tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 7)
+
 # The largest blocks that assemble for sm_80 without a spill; float32 has one table for every architecture.
 _DEFAULT: Table = {
     ("fwd", 16, 64): Config(128, 64, 8, 2),
@@ -48,7 +52,7 @@ _DEFAULT: Table = {
     ("fwd", 32, 256): Config(16, 16, 16, 1),
     ("dq", 32, 64): Config(32, 32, 8, 1),
     ("dq", 32, 128): Config(16, 16, 8, 1),
-    ("dq", 32, 256): Config(16, 16, 8, 1),
+    ("dq", 32, 256): Config(16, 16, 8, 1) if _EAGER else Config(32, 16, 16, 1),
     ("dkdv", 32, 64): Config(32, 32, 4, 1),
     ("dkdv", 32, 128): Config(32, 32, 16, 1),
     ("dkdv", 32, 256): Config(16, 16, 8, 1),

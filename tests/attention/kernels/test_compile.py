@@ -1,4 +1,4 @@
-"""Every default configuration assembles for sm_80, sm_90 and sm_100 and fits into shared memory; one spills."""
+"""Every default configuration assembles for sm_80, sm_90 and sm_100 without a spill, and fits into shared memory."""
 
 from __future__ import annotations
 
@@ -30,11 +30,6 @@ def table() -> list[dict[str, object]]:
     return json.loads(done.stdout)
 
 
-# Bytes a thread that are kept in local memory, at most. This one multiplies without matrix units and holds whole rows
-# of 256; triton 3.6 spills more, as it reads them into registers ahead of the loop (docs/log.md).
-SPILLS = {("dq", "fp32", 256, 90): 32}
-
-
 def key(row: dict[str, object]) -> tuple[object, ...]:
     return row["kernel"], row["dtype"], row["d"], row["capability"]
 
@@ -44,8 +39,8 @@ def test_every_pass_and_head_size_is_in_the_table(table):
     assert len(table) == 3 * 3 * 4 + 4 * 3 + 8 + 1
 
 
-def test_nothing_spills_but_float32_rows_of_256(table):
-    wrong = [row for row in table if not row["terms"] and row["spills"] > SPILLS.get(key(row), 0)]
+def test_no_default_configuration_spills(table):
+    wrong = [row for row in table if not row["terms"] and row["spills"]]
     assert not wrong, "\n".join(map(str, wrong))
 
 
