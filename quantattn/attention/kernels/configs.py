@@ -1,8 +1,8 @@
 """Launch configurations: block sizes, warps, pipeline depth, by pass, operand width, head size and architecture.
 
 The table is fixed, so that the same problem always runs the same program and rounds the same way; nothing is tuned
-at run time. With triton 3.9 none of them spills. The Hopper rows were timed (docs/log.md) as `bench.py bench=tune` times
-them, but fwd and dkdv at 256; plain 16-bit problems up to head size 128 have kernels of their own there (hopper/).
+at run time. With triton 3.9 none of them spills. The Hopper rows were timed (docs/log.md) as `bench.py bench=tune`
+does, but fwd and dkdv at 256; plain 16-bit problems up to head size 128 have kernels of their own there (hopper/).
 """
 
 from __future__ import annotations
