@@ -33,7 +33,7 @@ def padded_head(d: int) -> int:
 Table = dict[tuple[Pass, int, int], Config]
 """(pass, bits of an operand, padded head size) → configuration; a head size stands for itself and what is smaller."""
 
-# Before 3.7 Triton reads whole rows into registers ahead of a loop, whatever it is told: the smallest blocks spill least.
+# Before 3.7 Triton reads whole rows into registers ahead of a loop, and the smallest blocks spill least.
 _EAGER = tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 7)
 
 # The largest blocks that assemble for sm_80 without a spill; float32 has one table for every architecture.
