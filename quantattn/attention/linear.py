@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from quantattn.attention.device import on_its_device
 from quantattn.attention.seen import as_given
 
 _TILE = 128
@@ -56,6 +57,7 @@ def batch_invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None
     mutates_args=(),
     schema="(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
 )
+@on_its_device
 def batch_invariant_linear_op(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(rows, N) from x (rows, K), weight (N, K) and bias (N,)."""
     if x.device.type == "cpu":

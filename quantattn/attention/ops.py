@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantattn.attention.device import on_its_device
 from quantattn.attention.dropout import threshold
 from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
@@ -103,6 +104,7 @@ def _problem(
     mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}, {_MORE}, {_ORDER}, {_HOPPER}) -> (Tensor, Tensor)",
 )
+@on_its_device
 def attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
@@ -132,6 +134,7 @@ def _forward_shapes(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     schema=f"(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_PROBLEM}, {_MORE}, "
     f"bool wants_dbias=False, {_HOPPER}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
+@on_its_device
 def attention_backward_op(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,

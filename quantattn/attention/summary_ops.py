@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantattn.attention.device import on_its_device
 from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
 from quantattn.attention.ops import check_values
@@ -39,6 +40,7 @@ def _problem(cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None, *mor
     schema=f"(Tensor q, Tensor k, Tensor lse, Tensor? cu_q, Tensor? cu_k, Tensor? bias, {_MORE}) "
     "-> (Tensor, Tensor, Tensor)",
 )
+@on_its_device
 def attention_summary_op(
     q: Tensor, k: Tensor, lse: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None, *more: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,6 +72,7 @@ def _shapes(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     mutates_args=(),
     schema=f"(Tensor q, Tensor k, Tensor lse, int size_q, int size_k, Tensor? bias, {_MORE}) -> Tensor",
 )
+@on_its_device
 def attention_map_op(
     q: Tensor, k: Tensor, lse: Tensor, size_q: int, size_k: int, bias: Tensor | None, *more: Any
 ) -> Tensor:

@@ -146,3 +146,18 @@ def test_autocast_lowers_float32(device):
     with torch.autocast(device, dtype=torch.float16 if device == "cpu" else torch.bfloat16):
         out = attention(q, k, v, backend="triton").out
     assert out.dtype == (torch.float16 if device == "cpu" else torch.bfloat16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_run_on_the_device_of_their_tensors(dtype):
+    if torch.cuda.device_count() < 2:
+        pytest.skip(f"needs 2 GPUs, here are {torch.cuda.device_count()}")
+    here = [torch.randn(140, 2, 64, device="cuda:0", dtype=dtype, requires_grad=True) for _ in range(3)]
+    there = [x.detach().to("cuda:1").requires_grad_() for x in here]
+    with torch.cuda.device(0):
+        results = []
+        for leaves in (here, there):
+            out = attention(*leaves, mask=Mask(causal=True)).out
+            results.append((out, *torch.autograd.grad(out.float().square().sum(), leaves)))
+    assert all(b.device.index == 1 and torch.equal(a.cpu(), b.cpu()) for a, b in zip(*results, strict=True))
