@@ -17,8 +17,8 @@ def on_its_device(function: Callable[Concatenate[Tensor, P], R]) -> Callable[Con
     """Make the device of the first tensor the current one during a call; Triton launches on the current one."""
 
     @wraps(function)
-    def call(x: Tensor, *args: P.args, **kwargs: P.kwargs) -> R:
-        with torch.cuda.device_of(x):
+    def call(x: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with torch.cuda.device(x.device if x.is_cuda else -1):
             return function(x, *args, **kwargs)
 
     return call
