@@ -114,7 +114,7 @@ def _why_not_hopper(
         return f"its kernels take plain scores, got {', '.join(beside)}"
     if deterministic == "batch":
         return _BY_LENGTH
-    if k is not None:
+    if k is not None and isinstance(q.shape[-3], int) and isinstance(k.shape[-3], int):  # a symbol would be bound by it
         from quantattn.attention.kernels.split import count_parts  # which imports triton
 
         if count_parts(q.shape[-3], k.shape[-3]) > 1:
