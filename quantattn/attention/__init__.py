@@ -4,6 +4,7 @@ from quantattn.attention.api import attention
 from quantattn.attention.cache import KeyValueCache
 from quantattn.attention.choose import BACKENDS, Choice, choose_backend
 from quantattn.attention.context import ring_attention, unshard
+from quantattn.attention.float8 import float8_attention
 from quantattn.attention.linear import batch_invariant_linear
 from quantattn.attention.mask import Mask
 from quantattn.attention.placement import Placement
@@ -35,6 +36,7 @@ __all__ = [
     "attention_summary",
     "batch_invariant_linear",
     "choose_backend",
+    "float8_attention",
     "merge_attention",
     "register_mask_rule",
     "ring_attention",

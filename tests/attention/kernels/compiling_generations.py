@@ -35,6 +35,7 @@ def compiled(kernel: str, dtype: str, d: int, capability: int, causal: bool = Tr
     constants = {
         "CAUSAL": causal, "D": d, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "PRECISION": "ieee",
         "THRESHOLD": flash4.THRESHOLD, "DEGREE": 3 if bits == 16 else 5, "BLOCK": 4096,
+        "BELOW": float8.BELOW,
     }  # fmt: skip
     fn = KERNELS[kernel]
     types: dict[str, str] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from quantattn.attention.kernels.primitives import LN2, exp2
+from quantattn.attention.kernels.primitives import INTERPRETED, LN2, exp2
 
 
 @triton.jit
@@ -72,18 +72,39 @@ def pivot_of(m):
     return tl.where(m == float("-inf"), 0.0, m)
 
 
+if INTERPRETED:  # whose own conversion to float8 rounds wrongly below 2⁻⁶ and just under a power of two
+
+    @triton.jit
+    def narrow(p, dtype: tl.constexpr):
+        """Weights ≥ 0 to the nearest `dtype`; for float8 the bits are rounded here, ties to even."""
+        if dtype == tl.float8e4nv:
+            bits = p.to(tl.int32, bitcast=True)
+            rounded = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+            # Under 2⁻⁶ a unit is 2⁻⁹, that of a float32 at 2¹⁴.
+            p = tl.where(p < 0.015625, (p + 16384.0) - 16384.0, rounded)
+        return p.to(dtype)
+else:
+
+    @triton.jit
+    def narrow(p, dtype: tl.constexpr):
+        """Weights to the nearest `dtype`."""
+        return p.to(dtype)
+
+
 @triton.jit
-def absorb(m, l, u, scores, unit, v, PRECISION: tl.constexpr):
+def absorb(m, l, u, scores, unit, v, PRECISION: tl.constexpr, BELOW: tl.constexpr = 0, SUMMED: tl.constexpr = None):
     """(m, l, u) ⊕ a block: raise the reference to the maximum of both, bring l and u to it, add.
 
-    m, l [BLOCK_M], u [BLOCK_M, D], scores [BLOCK_M, BLOCK_N], v [BLOCK_N, D]; m in base 2.
+    m, l [BLOCK_M], u [BLOCK_M, D], scores [BLOCK_M, BLOCK_N], v [BLOCK_N, D]; m in base 2. A reference is free: with
+    BELOW it stands so many powers of two under the maximum, and weights go up to 2^BELOW. SUMMED: after how many keys
+    a product of float8 goes from the matrix unit, which keeps fewer bits, to sums in float32.
     """
-    raised = tl.maximum(m, tl.max(scores, 1) * unit)
+    raised = tl.maximum(m, tl.max(scores, 1) * unit - BELOW)
     pivot = pivot_of(raised)
     p = exp2(scores * unit - pivot[:, None])
     shrink = exp2(m - pivot)
     l = l * shrink + tl.sum(p, 1)
-    u = tl.dot(p.to(v.dtype), v, u * shrink[:, None], input_precision=PRECISION)
+    u = tl.dot(narrow(p, v.dtype), v, u * shrink[:, None], input_precision=PRECISION, max_num_imprecise_acc=SUMMED)
     return raised, l, u
 
 
