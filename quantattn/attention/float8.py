@@ -137,7 +137,9 @@ def float8_attention(
         v: as k.
         cu_seqlens: (N + 1,) int32 offsets, read by the host; sequences run one after the other.
         cu_seqlens_k: the same for k and v; None means `cu_seqlens`.
-        mask: everything, or causal.
+        mask: everything, or causal. Under a causal mask no later key is attended to, but it may be the largest of a
+            block, or of a head for v, and then the rounding of earlier ones follows it: in their last bits outputs
+            do depend on the future.
         scale: factor of q·k; None is 1/√D.
         per_block: a scale for each 128 rows of q and 64 of k, and one a head for v; else one each for q, k and v.
         incoherent: whether q and k are rotated before they are rounded; other D than powers of two are filled up.

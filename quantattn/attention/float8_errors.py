@@ -128,7 +128,7 @@ def float8_errors(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; 1 when a way is outside the budget."""
     parser = argparse.ArgumentParser(prog="python -m quantattn.attention.float8_errors", description=__doc__)
-    for name, value in (("queries", 512), ("keys", 8192), ("heads", 2), ("head-size", 128), ("seed", 0)):
+    for name, value in (("queries", 512), ("keys", 16_384), ("heads", 2), ("head-size", 128), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--device", default="cpu")

@@ -162,6 +162,16 @@ def test_keys_may_change_places_within_their_block():
     assert (one.out - float8_attention(q, k[order], v).out).abs().max() > 0.01  # a control
 
 
+def test_a_later_key_reaches_earlier_outputs_by_rounding_alone():
+    q, k, v = normal(3, 60, 2, 64)
+    k[-1], v[-1] = k[-1] * 3, v[-1] * 3
+    cut, mask = [x[:-1] for x in (q, k, v)], Mask(causal=True)
+    before = float8_attention(*cut, mask=mask).out
+    moved = float8_attention(q, k, v, mask=mask).out[:-1] - before
+    rounding = before - attention(*cut, mask=mask).out
+    assert 0 < moved.square().mean() < 3 * rounding.square().mean()
+
+
 def test_a_sequence_has_its_bits_in_any_pack():
     q, k, v = normal(3, 200, 4, 40)
     k, v = k[:, :2], v[:, :2]

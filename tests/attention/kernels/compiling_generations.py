@@ -10,6 +10,7 @@ from compiling import SHARED_LIMIT, assemble
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from quantattn.attention.float8 import BELOW
 from quantattn.attention.kernels.generations import flash1, flash2, flash3, flash4, float8, standard
 from quantattn.attention.kernels.generations.registry import GENERATIONS, blocks_for
 
@@ -35,7 +36,7 @@ def compiled(kernel: str, dtype: str, d: int, capability: int, causal: bool = Tr
     constants = {
         "CAUSAL": causal, "D": d, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "PRECISION": "ieee",
         "THRESHOLD": flash4.THRESHOLD, "DEGREE": 3 if bits == 16 else 5, "BLOCK": 4096,
-        "BELOW": float8.BELOW,
+        "BELOW": BELOW,
     }  # fmt: skip
     fn = KERNELS[kernel]
     types: dict[str, str] = {}
@@ -63,7 +64,7 @@ def compiled(kernel: str, dtype: str, d: int, capability: int, causal: bool = Tr
         "e4m3": "e4m3.e4m3" in found.ptx or "kind::f8f6f4" in found.ptx,
         "wgmma": "wgmma" in found.ptx, "tcgen05": "tcgen05.mma" in found.ptx,
         "bulk_copies": "cp.async.bulk.tensor" in found.ptx, "overlapped": overlapped(found.ptx),
-        "exponentials": found.ptx.count("ex2.approx"),
+        "fused": found.ptx.count("fma.rn.f32"), "exponentials": found.ptx.count("ex2.approx"),
         "weights": config.block_m * config.block_n // (32 * config.num_warps),
     }  # fmt: skip
 

@@ -47,6 +47,14 @@ def test_products_run_on_the_matrix_units_of_their_architecture(table):
     assert [key for key, row in table.items() if row["e4m3"]] == [(90, "float8")]
 
 
+def test_blocks_of_float8_are_added_in_float32(table):
+    """One multiplication and addition for each number of u that a thread holds, beside one for each weight."""
+    row = table[90, "float8"]
+    numbers = row["weights"] * 128 // 64  # D numbers of u to BLOCK_N weights
+    assert row["spills"] == 0
+    assert row["fused"] >= numbers + row["weights"]
+
+
 def test_the_copy_engine_brings_tiles_from_the_third_generation_on(table):
     for arch in (90, 100):
         assert table[arch, "flash3"]["bulk_copies"]

@@ -18,16 +18,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from quantattn.attention.float8 import BELOW, ROWS_K, ROWS_Q
 from quantattn.attention.kernels.configs import Config
 from quantattn.attention.kernels.generations.call import Call
 from quantattn.attention.kernels.generations.step import absorb, finish, hide, keys_of_tile, load_box, store_result
 from quantattn.attention.kernels.launch import describe
 from quantattn.attention.state import Attended
 
-BLOCKS = Config(128, 64, 8, 2)
+BLOCKS = Config(ROWS_Q, ROWS_K, 8, 2)
 """Its tiles are the blocks that share a scale."""
-BELOW = 8
-"""Weights go up to 2^BELOW."""
 
 
 @triton.jit(do_not_specialize=["heads", "n_q", "n_k"])
