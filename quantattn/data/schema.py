@@ -55,11 +55,10 @@ class Events(dy.Schema):
         return pl.col("available_time") >= pl.col("event_time")
 
 
-class BookEvents(Events):
-    """Order-book events with the book after each of them; deeper levels are `ask_price_2` … in the same manner.
+class BookMessages(Events):
+    """What happens to single orders of a book.
 
-    `side` is that of the resting order: +1 buy, −1 sell, 0 not known. An empty level has a null price and size 0.
-    An optional Boolean column `halted` says that trading is halted after the event.
+    `side` is that of the resting order: +1 buy, −1 sell, 0 not known.
     """
 
     kind = dy.UInt8(nullable=False, min=NEW, max=MARKER)
@@ -67,6 +66,15 @@ class BookEvents(Events):
     price = dy.Int64(nullable=True)
     size = dy.Int64(nullable=False, min=0)
     order_id = dy.Int64(nullable=False)
+
+
+class BookEvents(BookMessages):
+    """Messages with the book after each of them; deeper levels are `ask_price_2` … in the same manner.
+
+    An empty level has a null price and size 0. An optional Boolean column `halted` says that trading is halted after
+    the event.
+    """
+
     ask_price_1 = dy.Int64(nullable=True)
     ask_size_1 = dy.Int64(nullable=True, min=0)
     bid_price_1 = dy.Int64(nullable=True)

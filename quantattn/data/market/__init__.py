@@ -1,14 +1,19 @@
-"""Order books: sessions, the state of the book, and features that look at the past alone."""
+"""Order books: sessions, books rebuilt from messages, the state of a book, and features that see the past alone."""
 
 from quantattn.data.market.book import book_flags, count_flags, halt_intervals
 from quantattn.data.market.features import FEATURES, book_features, feature_names, persistence
+from quantattn.data.market.rebuild import BookAgreement, RebuiltBook, Tally, compare_book, rebuild_book
 from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone, midnight
 
 __all__ = [
     "FEATURES",
+    "BookAgreement",
+    "RebuiltBook",
     "Sessions",
+    "Tally",
     "book_features",
     "book_flags",
+    "compare_book",
     "count_flags",
     "exchange_sessions",
     "exchange_zone",
@@ -16,4 +21,5 @@ __all__ = [
     "halt_intervals",
     "midnight",
     "persistence",
+    "rebuild_book",
 ]
