@@ -100,8 +100,8 @@ def _why_not_hopper(
     q: Tensor, k: Tensor | None, mask: Mask, bias: Tensor | None, extras: Extras, deterministic: bool | str
 ) -> str | None:
     """Why the kernels for sm_90 do not take this, beyond what the portable ones refuse; k None: asked for by name."""
-    if not q.is_cuda or _capability(q.device) != (9, 0):
-        return "its kernels need a GPU of compute capability 9.0 (H100, H200)"
+    if _INTERPRETED:
+        return "its language has no interpreter"
     if q.dtype not in (torch.float16, torch.bfloat16):
         return f"its kernels take float16 and bfloat16, got {_name(q)}"
     if not 32 < q.shape[-1] <= 128 or q.shape[-1] % 8:
@@ -114,7 +114,9 @@ def _why_not_hopper(
         return f"its kernels take plain scores, got {', '.join(beside)}"
     if deterministic == "batch":
         return _BY_LENGTH
-    if k is not None and isinstance(q.shape[-3], int) and isinstance(k.shape[-3], int):  # a symbol would be bound by it
+    if not q.is_cuda or _capability(q.device) != (9, 0):
+        return "its kernels need a GPU of compute capability 9.0 (H100, H200)"
+    if k is not None and not torch.compiler.is_compiling():  # lengths may be symbols there, which a question would bind
         from quantattn.attention.kernels.split import count_parts  # which imports triton
 
         if count_parts(q.shape[-3], k.shape[-3]) > 1:
@@ -124,7 +126,7 @@ def _why_not_hopper(
 
 @cache
 def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
+    return torch.cuda.get_device_capability(device) if torch.cuda.is_available() else (0, 0)  # tensors may be fakes
 
 
 def _name(x: Tensor) -> str:

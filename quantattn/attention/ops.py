@@ -50,7 +50,8 @@ def check_values(q_rows: int, k_rows: int, cu_q: Tensor, cu_k: Tensor, bias: Ten
     """Raise ValueError unless the offsets describe these rows and a bias is as long as the longest sequence.
 
     Called where a computation begins and not where it is asked for, because a traced graph has no values to read.
-    Offsets on a device are believed: the host would have to wait for them. It does wait when a bias has one entry a
+    Offsets on a device are believed: the host would have to wait for them; wrong ones read what is not theirs, or wait
+    for ever. It does wait when a bias has one entry a
     place, for a short one would be read beyond its end.
     """
     for name, cu, rows in (("cu_seqlens", cu_q, q_rows), ("cu_seqlens_k", cu_k, k_rows)):
@@ -80,9 +81,13 @@ def _kernels() -> Any:
     return launch
 
 
-def _hopper_kernels() -> Any:
+def _hopper_kernels(device: torch.device) -> Any:
     from quantattn.attention.kernels.hopper import launch
 
+    if _kernels().capability(device) != 90:  # a graph that was traced elsewhere
+        raise ValueError(
+            f"this graph was made for a GPU of compute capability 9.0 and runs on {device}: trace it there"
+        )
     return launch
 
 
@@ -118,7 +123,7 @@ def attention_op(
     more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed, rule)
     out, lse = _forward_shapes(q)
     problem = _problem(q.device, cu_q, cu_k, bias, scale, left, right, *more, ordered=ordered)
-    (_hopper_kernels() if hopper else _kernels()).launch_forward(q, k, v, out, lse, problem)
+    (_hopper_kernels(q.device) if hopper else _kernels()).launch_forward(q, k, v, out, lse, problem)
     return out, lse
 
 
@@ -150,8 +155,8 @@ def attention_backward_op(
     results = _backward_shapes(do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, scale, left, right, *more, wants_dbias)
     dq, dk, dv, dbias, dscales, dsinks = results
     out, lse = out.contiguous(), lse.contiguous()
-    if hopper:
-        _hopper_kernels().launch_backward(do, dlse, q, k, v, out, lse, dq, dk, dv, problem)
+    if hopper and _hopper_kernels(q.device).fills_blocks(q, problem):
+        _hopper_kernels(q.device).launch_backward(do, dlse, q, k, v, out, lse, dq, dk, dv, problem)
         return dq, dk, dv, dbias, dscales, dsinks
     delta = torch.empty_like(lse)
     along = None if scales is None else torch.zeros_like(lse)

@@ -221,3 +221,20 @@ def test_an_explicit_triton_never_falls_back(monkeypatch):
     monkeypatch.setattr(choose, "_INTERPRETED", True)
     with pytest.raises(ValueError, match="float64"):
         attention(*qkv(dtype=torch.float64), backend="triton")
+
+
+def test_a_choice_for_tensors_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fakes on a device that this machine does not have."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from quantattn.attention import choose
+
+    pytest.importorskip("triton")
+    monkeypatch.setattr(choose, "_INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with FakeTensorMode():
+        for dtype in (torch.bfloat16, torch.float32):
+            q = torch.empty(2, 300, 4, 64, device="cuda", dtype=dtype)
+            choice = choose_backend(q, q, q)
+            assert choice.backend == "triton"
+            assert "not hopper" in choice.reason

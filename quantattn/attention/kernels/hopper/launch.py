@@ -38,7 +38,7 @@ def launch_forward(
     per_head = problem.tiles(q, 64 * c.groups) if packed else -(-q.shape[1] // (64 * c.groups))
     heads, batch = q.shape[2], q.shape[0]
     tiles = per_head * heads * batch
-    if not tiles:
+    if not q.numel():
         return
     if not k.numel():
         out.zero_()
@@ -64,6 +64,14 @@ def launch_forward(
         bounds.left or 0, bounds.right or 0,
         SIZES=sizes, REGISTERS=c.registers, SPARE=c.spare, num_warps=4,
     )  # fmt: skip
+
+
+def fills_blocks(q: Tensor, problem: Problem) -> bool:
+    """Whether the workspace of the backward, whole blocks of every sequence, is not much larger than q: its sums of dq
+    are float32, and one of them for 16 rows would take eight times their own.
+    """
+    block = 2 * _HALF * _HALF // padded_head(q.shape[-1])
+    return problem.tiles(q, block) * block <= 4 * q.shape[0] * q.shape[1]
 
 
 def launch_backward(
@@ -100,7 +108,8 @@ def launch_backward(
     strips = heads_k * (1 if packed else q.shape[0])
     slots = heads * tiles_q
     bounded = problem.left is not None or problem.right is not None
-    sums = (1 if bounded else 2) if config.deterministic else 1
+    goes_around = not bounded and (packed or k.shape[1] > _KEYS)
+    sums = 2 if config.deterministic and goes_around else 1
     counters = sums if config.deterministic else 0
     rows = torch.empty((2, slots * block_m), dtype=torch.float32, device=q.device)
     # The first program in turn overwrites; without turns all of them add.
