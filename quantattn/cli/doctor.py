@@ -28,11 +28,13 @@ def run(arguments: list[str]) -> int:
 
 
 def kind_of(path: Path) -> str:
-    """ "lobster" when there are message or order-book tables, else "filings"."""
+    """ "lobster" when there are message or order-book tables, "itch" by the names of files, else "filings"."""
     files = [path] if path.is_file() else path.rglob("*")
-    names = (file.name.lower() for file in files if file.is_file())
+    names = [file.name.lower() for file in files if file.is_file()]
     tables = (name for name in names if name.endswith((".csv", ".csv.gz")))
-    return "lobster" if any("message" in name or "orderbook" in name for name in tables) else "filings"
+    if any("message" in name or "orderbook" in name for name in tables):
+        return "lobster"
+    return "itch" if any("itch" in name for name in names) else "filings"
 
 
 def _lobster(path: Path, set_aside: Path) -> Source:
@@ -41,18 +43,27 @@ def _lobster(path: Path, set_aside: Path) -> Source:
     return scan_lobster(path, on_bad="quarantine", set_aside=set_aside)
 
 
+def _itch(path: Path, set_aside: Path) -> Source:
+    from quantattn.data.sources.itch import scan_itch
+
+    return scan_itch(path)
+
+
 def _filings(path: Path, set_aside: Path) -> Source:
     from quantattn.data.sources.filings import scan_filings
 
     return scan_filings(path)
 
 
-KINDS = {"lobster": _lobster, "filings": _filings}
+KINDS = {"lobster": _lobster, "itch": _itch, "filings": _filings}
 """Kind of data → how it is read."""
 
 
 NOT_A_FILING = "not a filing"
-WHAT_IS_READ = "it reads LOBSTER message and order-book files (.csv, .csv.gz) and EDGAR filings (.txt, .htm, .nc)"
+WHAT_IS_READ = (
+    "it reads LOBSTER message and order-book files (.csv, .csv.gz), Nasdaq ITCH 5.0 files ('itch' in their name) and "
+    "EDGAR filings (.txt, .htm, .nc)"
+)
 ADVICE = {
     "no acceptance time": "give data.source.index=FILE with their acceptance times, or data.source.filing_dates=latest "
     "for those whose filing date is known",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantattn.cli import main
+from quantattn.cli.doctor import kind_of
 
 
 def doctor(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -43,3 +44,13 @@ def test_an_empty_folder_and_a_missing_one_are_one_sentence(
     assert doctor(tmp_path, monkeypatch, capsys) == (1, f"quantattn doctor: {tmp_path} holds no files")
     code, said = doctor(tmp_path / "nowhere", monkeypatch, capsys)
     assert (code, said.endswith("nowhere: there is no such file or folder")) == (2, True)
+
+
+def test_itch_files_are_known_by_their_names(tmp_path: Path) -> None:
+    for name in ("01302020.NASDAQ_ITCH50.gz", "ex20101224.TEST_ITCH_50", "S013020-v50.itch"):
+        path = tmp_path / name
+        path.write_bytes(b"")
+        assert kind_of(path) == "itch"
+    assert kind_of(tmp_path) == "itch"
+    (tmp_path / "X_message_1.csv").write_text("")
+    assert kind_of(tmp_path) == "lobster"

@@ -39,7 +39,7 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
     found.append(f"{group}={option}")
     if group == "data" and option == "filings":
         found += ["labels=none", "objective=masked_language"]
-    if "filings" in (experiment, option) or "lobster" in (experiment, option):
+    if {"filings", "itch", "lobster"} & {experiment, option}:
         found.append(f"data.path={tmp_path}")
     if experiment == "filings":
         found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]

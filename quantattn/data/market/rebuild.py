@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from quantattn.data.schema import NEW, BookMessages, book_levels, check, level_columns
+from quantattn.data.schema import DELETE, NEW, BookMessages, book_levels, check, level_columns
 
 EXCHANGE_ZONE = "America/New_York"
 MISSING = -(2**63)
@@ -27,7 +27,7 @@ class Tally:
         unknown_ids: cancellations, deletions and executions of a number under which no order stands. They lessen
             shares of orders that were never seen to arrive, at the message's own price, and nothing else.
         unplaced: of these, the ones that found too few such shares or gave no side or price; what was lacking is
-            taken from nothing.
+            taken from nothing. Also the new orders that replace one of them and give no side: they do not stand.
         overdrawn: more shares taken than the order had; it is taken whole.
         contradicting: a deletion of another size than what was left, or another side than the order's.
         crossed: rows after which the best bid is above the best ask.
@@ -90,8 +90,8 @@ def rebuild_book(messages: pl.DataFrame, levels: int = 10, *, zone: str | None =
 
     A book begins empty, anew with every entity and every day in `zone`. New orders stand until they are cancelled,
     deleted or executed; hidden executions, crosses, halts and markers change nothing. A replacement is a deletion and
-    a new order. Orders are not matched: a book that crosses stays crossed, is counted, and can be flagged by
-    `book_flags`.
+    a new order, which need not give a side when it follows at once. Orders are not matched: a book that crosses stays
+    crossed, is counted, and can be flagged by `book_flags`.
 
     Args:
         messages: schema `BookMessages`, in canonical order. Columns of a book in it are replaced.
@@ -228,7 +228,9 @@ def _books(messages: pl.DataFrame, zone: str | None) -> list[pl.DataFrame]:
 def _refuse_incomplete(
     kind: NDArray[np.uint8], side: NDArray[np.int8], price: NDArray[np.int64], messages: pl.DataFrame
 ) -> None:
-    lacking = np.flatnonzero((kind == NEW) & ((side == 0) | (price == MISSING)))
+    replaces = np.zeros(len(kind), np.bool_)
+    replaces[1:] = kind[:-1] == DELETE
+    lacking = np.flatnonzero((kind == NEW) & (((side == 0) & ~replaces) | (price == MISSING)))
     if len(lacking):
         row = messages.row(int(lacking[0]), named=True)
         raise ValueError(

@@ -56,7 +56,12 @@ def replay(
     for i in range(start, end):
         full_asks, full_bids = counts[ASK] == window, counts[BID] == window
         if kind[i] == NEW:
-            _add(table, keys, totals, nameless, counts, tallies, side[i], price[i], size[i], order_id[i])
+            if side[i] == 0 and i and kind[i - 1] == DELETE:
+                side[i] = side[i - 1]  # a replacement that does not say its side again
+            if side[i] == 0:
+                tallies[UNPLACED] += 1
+            else:
+                _add(table, keys, totals, nameless, counts, tallies, side[i], price[i], size[i], order_id[i])
         elif NEW < kind[i] <= EXECUTE:
             _take(table, keys, totals, nameless, counts, tallies, kind, side, price, size, order_id, i, window)
         if window:

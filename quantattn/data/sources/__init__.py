@@ -7,10 +7,11 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
+from quantattn.data.sources.itch import scan_itch
 from quantattn.data.sources.lobster import scan_lobster
 from quantattn.data.sources.source import Source, SourceReport
 
-__all__ = ["SOURCES", "Source", "SourceReport", "scan_lobster"]
+__all__ = ["SOURCES", "Source", "SourceReport", "scan_itch", "scan_lobster"]
 
 
 def _synthetic(**settings: Any) -> Source:
@@ -24,6 +25,6 @@ def _filings(*args: Any, **settings: Any) -> Source:
 
 
 SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
-    {"lobster": scan_lobster, "synthetic": _synthetic, "filings": _filings}
+    {"lobster": scan_lobster, "itch": scan_itch, "synthetic": _synthetic, "filings": _filings}
 )
 """Name → function that makes the source. A new format is one file in this folder and one entry here."""
