@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -100,7 +101,7 @@ def rebuild_book(messages: pl.DataFrame, levels: int = 10, *, zone: str | None =
 
     Raises:
         ValueError: the table breaks its schema, or a new order lacks its side or price.
-        ImportError: numba is not installed.
+        RuntimeError: numba is not installed.
     """
     if levels < 1:
         raise ValueError(f"levels must be at least 1, got {levels}")
@@ -126,7 +127,7 @@ def compare_book(events: pl.DataFrame, *, zone: str | None = EXCHANGE_ZONE) -> B
         zone: whose days; None: an entity has one book.
 
     Raises:
-        ValueError, ImportError: as `rebuild_book`; the table has no book.
+        ValueError, RuntimeError: as `rebuild_book`; the table has no book.
     """
     check(events, BookMessages)
     levels = book_levels(events.columns)
@@ -147,7 +148,7 @@ class _Replay:
     """One book from its first message to its last."""
 
     def __init__(self, messages: pl.DataFrame, levels: int, window: int) -> None:
-        compiled = _compiled()
+        replay = compiled("quantattn.data.market.replay")
         n = messages.height
         self.messages, self.levels = messages, levels
         self.kind = messages["kind"].to_numpy(writable=True)
@@ -169,12 +170,12 @@ class _Replay:
             rows = 1 << int(2 * (counts[2] + _CHUNK) - 1).bit_length()
             if rows > len(table):
                 larger = np.zeros((rows, 4), np.int64)
-                compiled.grow(table, larger)
+                replay.grow(table, larger)
                 table = larger
             room = int(counts[:2].max()) + _CHUNK + window + 1
             if room > sides.shape[2]:
                 sides = np.concatenate([sides, np.zeros((3, 2, 2 * room - sides.shape[2]), np.int64)], axis=2)
-            compiled.replay(
+            replay.replay(
                 *(self.kind, self.side, self.price, self.size, order_id, table, *sides, counts, self.tallies, window),
                 *(shown, self.book, self.filled, self.differs, start, end, start == 0),
             )
@@ -239,11 +240,11 @@ def _refuse_incomplete(
         )
 
 
-def _compiled() -> Any:
+def compiled(module: str) -> Any:
+    """Import a module of ours that needs numba; raises RuntimeError with what to install where it is not there."""
     try:
-        from quantattn.data.market import replay
+        return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
-        raise ImportError("rebuilding a book needs numba: pip install 'quantattn[book]'") from error
-    return replay
+        raise RuntimeError("a book is rebuilt by numba, which is not here: pip install 'quantattn[book]'") from error

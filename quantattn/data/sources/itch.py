@@ -66,7 +66,7 @@ def scan_itch(
     Raises:
         ValueError: one sentence that names the file, the byte, what was found and what was expected; no date; a stock
             that no file has.
-        ImportError: numba is not installed (extra `book`).
+        RuntimeError: numba is not installed (extra `book`).
     """
     if levels < 1:
         raise ValueError(f"levels must be at least 1, got {levels}")

@@ -16,6 +16,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantattn.data.market.rebuild import compiled
+
 _HEAD = [("type", "S1"), ("locate", ">u2"), ("tracking", ">u2"), ("time", "u1", (6,))]
 _STOCK, _SIDE, _MATCH, _ORDER = ("stock", "S8"), ("side", "S1"), ("match", ">u8"), ("order_id", ">u8")
 _SHARES, _PRICE = ("shares", ">u4"), ("price", ">u4")
@@ -98,9 +100,9 @@ def read_pieces(path: Path, piece: int = _PIECE) -> Iterator[Piece]:
 
     Raises:
         DamagedItch: an unknown type, a length that is not the type's, a file that ends inside a message, broken gzip.
+        RuntimeError: numba is not installed.
     """
-    from quantattn.data.sources.itch_walk import WRONG_LENGTH, WRONG_TYPE, walk
-
+    walker = compiled("quantattn.data.sources.itch_walk")
     lengths = np.zeros(256, np.int64)
     for code, layout in MESSAGES.items():
         lengths[ord(code)] = layout.itemsize
@@ -111,16 +113,16 @@ def read_pieces(path: Path, piece: int = _PIECE) -> Iterator[Piece]:
             zeros = rest[:2] == b"\0\0"
         data = np.frombuffer(rest, np.uint8).copy()
         starts = np.zeros(len(data) // 14 + 1, np.int64)
-        count, at, wrong = walk(data, lengths, bool(zeros), starts)
+        count, at, wrong = walker.walk(data, lengths, bool(zeros), starts)
         if count:
             yield Piece(data[:at], starts[:count], data[starts[:count]], offset, bool(zeros))
         rest, offset = rest[at:], offset + at
-        if wrong == WRONG_TYPE:
+        if wrong == walker.WRONG_TYPE:
             raise DamagedItch(
                 f"{path.name}, byte {offset + 2}: found 0x{rest[2]:02x} as the type of a message, expected one of "
                 f"{' '.join(MESSAGES)}"
             )
-        if wrong == WRONG_LENGTH:
+        if wrong == walker.WRONG_LENGTH:
             expected = 0 if zeros else lengths[rest[2]]
             raise DamagedItch(
                 f"{path.name}, byte {offset}: found length {int.from_bytes(rest[:2], 'big')} before a message of type "
