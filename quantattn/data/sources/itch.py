@@ -17,7 +17,7 @@ import polars as pl
 
 from quantattn.data.market.rebuild import EXCHANGE_ZONE, Tally, rebuild_book
 from quantattn.data.market.sessions import midnight
-from quantattn.data.schema import CANONICAL_ORDER, HALT, Instrument
+from quantattn.data.schema import CANONICAL_ORDER, Instrument
 from quantattn.data.sources.itch_format import MESSAGES
 from quantattn.data.sources.itch_rows import Session, read_session
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
@@ -88,14 +88,12 @@ def scan_itch(
         raise ValueError(f"{path}: no message names {', '.join(missing)}")
     messages = pl.concat([session.rows for session in sessions]).sort(CANONICAL_ORDER, maintain_order=True)
     made = rebuild_book(messages, levels)
-    halted = pl.when(pl.col("kind") == HALT).then("halted").forward_fill().over("entity").fill_null(False)
-    frame = made.frame.with_columns(halted.alias("halted"))
     notes += _notes(counts, made.tally)
     return ItchSource(
-        frame=frame.lazy(),
-        instruments=tuple(Instrument(name, PRICE_EXPONENT, tick) for name in sorted(set(frame["entity"]))),
+        frame=made.frame.lazy(),
+        instruments=tuple(Instrument(name, PRICE_EXPONENT, tick) for name in sorted(set(made.frame["entity"]))),
         report=SourceReport(
-            rows_read=frame.height,
+            rows_read=made.frame.height,
             files={file.name: file_sha256(file) for file, _ in files.values()},
             notes=tuple(notes),
         ),

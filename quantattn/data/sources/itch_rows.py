@@ -76,6 +76,8 @@ def read_session(path: Path, start: int, first_seq: int, wanted: frozenset[str] 
     rows = pl.concat(frames).with_columns(
         pl.col("event_time", "available_time") + start,
         pl.int_range(first_seq, first_seq + pl.len(), dtype=pl.Int64).alias("seq"),
+        # A halt lasts to the end of the session; quoting alone does not end it.
+        pl.col("halted").forward_fill().over("entity").fill_null(False),
     )
     session.rows = rows
     session.stocks = {name.decode() for name in names if name}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from itch_messages import LENGTHS, add, framed, literal, message, session, stock
+from itch_messages import LENGTHS, MIDNIGHT, add, framed, literal, message, session, stock
 
 from quantattn.data.schema import BookEvents, check
 from quantattn.data.sources import SOURCES, scan_itch
@@ -22,7 +22,7 @@ NAME = "S062112-v50.itch"
 COLUMNS = ["event_time", "kind", "side", "price", "size", "order_id"]
 COLUMNS += ["ask_price_1", "ask_size_1", "bid_price_1", "bid_size_1"]
 MUTANTS = int(os.environ.get("QUANTATTN_ITCH_MUTANTS", "300"))
-"""How many damaged files the fuzz test reads; 50,000 take a few minutes."""
+"""How many damaged files the fuzz test reads; 50,000 take about five minutes."""
 
 
 def write(folder: Path, data: bytes, name: str = NAME) -> Path:
@@ -85,6 +85,29 @@ def test_every_dress_of_a_file_gives_the_same_table(tmp_path: Path) -> None:
     other = plain.filter(pl.col("entity") == "BB.C")
     assert one.frame.collect().drop("seq").equals(other.drop("seq"))
     assert any("were left out" in note for note in one.report.notes)
+
+
+def test_sessions_follow_each_other_and_share_nothing(tmp_path: Path) -> None:
+    halt = message("H", 1, 10**12, stock("AAA") + b"H     ")
+    days = {"20120621.itch": [*session(60, 4), halt], "20120622.itch": session(60, 5)[:2] + session(60, 5)[3:]}
+    alone = []
+    for name, messages in days.items():
+        alone.append(scan_itch(write(tmp_path, framed(messages), name)))
+    both = scan_itch(tmp_path)
+    frame = check(both.frame.collect(), BookEvents)
+    parts = pl.concat([source.frame.collect().drop("seq") for source in alone])
+    assert frame.drop("seq").equals(parts.sort("entity", maintain_order=True))
+    assert frame["seq"].n_unique() == frame.height == both.report.rows_read
+    own = frame.filter(pl.col("entity") == "AAA")
+    last = own["event_time"].search_sorted(MIDNIGHT + 86_400 * 10**9) - 1
+    assert own["halted"][last]
+    assert not own["halted"][last + 1]
+    assert {code: table.height for code, table in both.tables.items()} == {
+        code: sum(source.tables[code].height for source in alone) for code in both.tables
+    }
+    write(tmp_path, framed(days["20120621.itch"]), "06212012.itch")
+    with pytest.raises(ValueError, match=r"both hold 2012-06-21; expected one file a session"):
+        scan_itch(tmp_path)
 
 
 def test_what_is_damaged_is_named_with_its_byte(tmp_path: Path) -> None:
