@@ -117,7 +117,7 @@ def test_what_is_not_finite_reaches_whom_it_concerns_and_changes_no_other_bit(d,
             assert not reached.isfinite().all(-1).any()
 
 
-@pytest.mark.parametrize(("d", "name"), product((64, 128), ("full", "causal", "around")))
+@pytest.mark.parametrize(("d", "name"), [*product((64, 128), ("full", "causal", "around"))])
 def test_a_thousand_repeats_have_the_same_bits(d, name):
     p = random_problem(3, (3000, 1111, 2000), heads=4, d=d, mask=MASKS[name], dtype=torch.bfloat16, device="cuda")
     leaves = [x.requires_grad_() for x in (p.q, p.k, p.v)]
