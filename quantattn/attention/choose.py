@@ -114,7 +114,7 @@ def _why_not_hopper(
         return f"its kernels take plain scores, got {', '.join(beside)}"
     if deterministic == "batch":
         return _BY_LENGTH
-    if not q.is_cuda or _capability(q.device) != (9, 0):
+    if _capability(q.device) != (9, 0):
         return "its kernels need a GPU of compute capability 9.0 (H100, H200)"
     if k is not None and not torch.compiler.is_compiling():  # lengths may be symbols there, which a question would bind
         from quantattn.attention.kernels.split import count_parts  # which imports triton

@@ -39,6 +39,9 @@ from quantattn.attention.kernels.primitives import LOG2E
 HALF = gl.constexpr(64)
 """Keys of a warpgroup, and queries of a tile of scores."""
 
+WRITERS = gl.constexpr(2)
+"""Warps that add to dq, and as many tiles of it that may wait: a turn takes about as long as a step."""
+
 
 class Sizes(NamedTuple):
     """Compile-time facts of one program.
@@ -46,7 +49,6 @@ class Sizes(NamedTuple):
     Attributes:
         d: columns of a buffer, D padded to 64 or 128.
         stages: buffers of q, and of do.
-        dq_stages: pairs of buffers of dq.
         defer: the product for dk stays in flight until the next step has started its own.
         hold: k and v are held in registers.
         packed: whether rows have offsets.
@@ -57,7 +59,6 @@ class Sizes(NamedTuple):
 
     d: Any
     stages: Any
-    dq_stages: Any
     defer: Any
     hold: Any
     packed: Any
@@ -241,7 +242,7 @@ def writer(
     A turn takes about as long as a step, from the look at the counter to the sum's arrival, so one warp alone would
     often be late.
     """
-    STAGES: gl.constexpr = s.dq_stages
+    STAGES: gl.constexpr = WRITERS
     at = walk.offset
     head = walk.head
     for _ in gl.static_range(stage):
@@ -336,8 +337,8 @@ def visit(
             dv, weights = warpgroup_mma_wait(1, deps=[dv, weights])
         mbarrier.arrive(signals.do_empty.index(stage), count=1)
         if part == PARTS - 1:
-            to = step % s.dq_stages
-            mbarrier.wait(signals.dq_empty.index(to), ((step // s.dq_stages) & 1) ^ 1)
+            to = step % WRITERS
+            mbarrier.wait(signals.dq_empty.index(to), ((step // WRITERS) & 1) ^ 1)
             buffers.dq.index(to * 2 + group).store(dq)
             fence_async_shared()
             mbarrier.arrive(signals.dq_full.index(to), count=1)
@@ -416,9 +417,8 @@ def _attention_bwd(
     D: gl.constexpr = s.d
     STAGES: gl.constexpr = s.stages
     TWICE: gl.constexpr = 2 * s.stages
-    DQ_STAGES: gl.constexpr = s.dq_stages
     DS: gl.constexpr = 4 * s.parts
-    TILES: gl.constexpr = 2 * s.dq_stages
+    TILES: gl.constexpr = 2 * WRITERS
     dtype: gl.constexpr = q_src.dtype
     ROWS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     buffers = Buffers(
@@ -433,7 +433,7 @@ def _attention_bwd(
     )
     signals = Signals(
         make_barriers(1, 1).index(0), make_barriers(TWICE, 1), make_barriers(STAGES, 2), make_barriers(TWICE, 1),
-        make_barriers(STAGES, 2), make_barriers(DQ_STAGES, 2), make_barriers(DQ_STAGES, 1),
+        make_barriers(STAGES, 2), make_barriers(WRITERS, 2), make_barriers(WRITERS, 1),
     )  # fmt: skip
     number = gl.program_id(0)
     if s.ordered:
@@ -441,29 +441,16 @@ def _attention_bwd(
     place, kv_head, walk = find_work(
         number, cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads_k, group, tiles_k, strips, together, left, right, s
     )
-    if s.dq_stages == 2:
-        gl.warp_specialize(
-            [
-                (gatherer, (dk_dst, dv_dst, buffers, signals, place, kv_head, walk, scale, left, right, 0, SIZES)),
-                (gatherer, (dk_dst, dv_dst, buffers, signals, place, kv_head, walk, scale, left, right, 1, SIZES)),
-                (loader, (q_src, k_src, v_src, do_src, lse_src, delta_src, buffers, signals, place, kv_head, walk,
-                          tiles_q, left, right, SIZES)),
-                (writer, (sums_dst, counters_ptr, buffers, signals, place, walk, tiles_q, slots, left, right,
-                          0, SIZES)),
-                (writer, (sums_dst, counters_ptr, buffers, signals, place, walk, tiles_q, slots, left, right,
-                          1, SIZES)),
-            ],
-            [4, 1, 1, 1], [REGISTERS, SPARE, SPARE, SPARE],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (gatherer, (dk_dst, dv_dst, buffers, signals, place, kv_head, walk, scale, left, right, 0, SIZES)),
-                (gatherer, (dk_dst, dv_dst, buffers, signals, place, kv_head, walk, scale, left, right, 1, SIZES)),
-                (loader, (q_src, k_src, v_src, do_src, lse_src, delta_src, buffers, signals, place, kv_head, walk,
-                          tiles_q, left, right, SIZES)),
-                (writer, (sums_dst, counters_ptr, buffers, signals, place, walk, tiles_q, slots, left, right,
-                          0, SIZES)),
-            ],
-            [4, 1, 1], [REGISTERS, SPARE, SPARE],
-        )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (gatherer, (dk_dst, dv_dst, buffers, signals, place, kv_head, walk, scale, left, right, 0, SIZES)),
+            (gatherer, (dk_dst, dv_dst, buffers, signals, place, kv_head, walk, scale, left, right, 1, SIZES)),
+            (loader, (q_src, k_src, v_src, do_src, lse_src, delta_src, buffers, signals, place, kv_head, walk,
+                      tiles_q, left, right, SIZES)),
+            (writer, (sums_dst, counters_ptr, buffers, signals, place, walk, tiles_q, slots, left, right,
+                      0, SIZES)),
+            (writer, (sums_dst, counters_ptr, buffers, signals, place, walk, tiles_q, slots, left, right,
+                      1, SIZES)),
+        ],
+        [4, 1, 1, 1], [REGISTERS, SPARE, SPARE, SPARE],
+    )  # fmt: skip

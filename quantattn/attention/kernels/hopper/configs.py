@@ -47,26 +47,26 @@ class BackwardConfig:
 
     Attributes:
         stages: of q and do in shared memory, 64 rows each.
-        dq_stages: tiles of dq that may wait to be written.
         defer: whether the product for dk stays in flight over the end of a step.
         hold: whether k and v are held in registers.
         deterministic: whether the sum of dq has an order.
-        registers: of a thread of the groups that multiply.
+        registers: of a thread that multiplies.
+        spare: of a thread that loads or writes.
         lag: steps that should lie between the programs of a head under a causal mask, so that none waits for its turn.
     """
 
     stages: int
-    dq_stages: int
     defer: bool
     hold: bool
     deterministic: bool = True
     registers: int = 240
+    spare: int = 24
     lag: int = 8
 
 
 BACKWARD = {
-    64: BackwardConfig(stages=4, dq_stages=2, defer=False, hold=True),
-    128: BackwardConfig(stages=2, dq_stages=2, defer=True, hold=False),
+    64: BackwardConfig(stages=4, defer=False, hold=True),
+    128: BackwardConfig(stages=2, defer=True, hold=False),
 }
 """Head size rounded up to 64 or 128 → configuration."""
 

@@ -6,25 +6,7 @@ import triton
 import triton.language as tl
 
 from quantattn.attention.kernels.backward import base2_lse
-from quantattn.attention.kernels.primitives import find_sequence
-
-
-@triton.jit
-def find_rows(tile, cu_q_ptr, n_sequences, n_q, BLOCK_M: tl.constexpr):
-    """(batch index, start of the sequence, its length, first row) of a tile of queries."""
-    if cu_q_ptr is not None:
-        sequence = find_sequence(tile, cu_q_ptr, n_sequences, BLOCK_M)
-        start = tl.load(cu_q_ptr + sequence)
-        n = tl.load(cu_q_ptr + sequence + 1) - start
-        first = (tile - (start // BLOCK_M + sequence)) * BLOCK_M
-        batch = 0
-    else:
-        tiles = tl.cdiv(n_q, BLOCK_M)
-        batch = tile // tiles
-        first = (tile - batch * tiles) * BLOCK_M
-        start = 0
-        n = n_q
-    return batch, start, n, first
+from quantattn.attention.kernels.primitives import locate
 
 
 @triton.jit(do_not_specialize=["n_sequences", "n_q", "tiles_q", "slots"])
@@ -44,7 +26,7 @@ def _attention_bwd_prepare(
         tl.store(counters_ptr + i * slots + slot, 0)
     if slot == 0:
         tl.store(tickets_ptr, 0)
-    batch, start, n, first = find_rows(tile, cu_q_ptr, n_sequences, n_q, BLOCK_M)
+    batch, _, first, start, n, _, _ = locate(tile, cu_q_ptr, cu_q_ptr, n_sequences, n_q, n_q, BLOCK_M)
     row = first + tl.arange(0, BLOCK_M)
     inside = row < n
     at = (start + row).to(tl.int64)
@@ -80,7 +62,7 @@ def _attention_bwd_finish(
     """Dq of a tile of queries from its sums, those that anybody began (COUNTERS of them; 0: one that began at 0)."""
     tile = tl.program_id(0)
     head = tl.program_id(1)
-    batch, start, n, first = find_rows(tile, cu_q_ptr, n_sequences, n_q, BLOCK_M)
+    batch, _, first, start, n, _, _ = locate(tile, cu_q_ptr, cu_q_ptr, n_sequences, n_q, n_q, BLOCK_M)
     if first >= n:
         return
     slot = head * tiles_q + tile

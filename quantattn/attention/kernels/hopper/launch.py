@@ -35,15 +35,15 @@ def launch_forward(
     columns = padded_head(q.shape[-1])
     c = config or FORWARD[columns]
     packed = problem.cu_q is not None
-    per_head = problem.tiles(q, 64 * c.groups) if packed else -(-q.shape[1] // (64 * c.groups))
-    heads, batch = q.shape[2], q.shape[0]
-    tiles = per_head * heads * batch
     if not q.numel():
         return
     if not k.numel():
         out.zero_()
         lse.fill_(-torch.inf)
         return
+    batch, heads = q.shape[0], q.shape[2]
+    per_head = problem.tiles(q, 64 * c.groups) // batch
+    tiles = per_head * heads * batch
     bounds = problem.bounds()
     programs = min(multiprocessors(q.device), tiles)
     left, right = bounds.left is not None, bounds.right is not None
@@ -104,8 +104,8 @@ def launch_backward(
     packed = problem.cu_q is not None
     heads, heads_k, block_m = q.shape[2], k.shape[2], 2 * _HALF * _HALF // width
     tiles_q, tiles_k = problem.tiles(q, block_m), problem.tiles(k, _KEYS)
-    tiles_k //= 1 if packed else q.shape[0]  # of one strip
-    strips = heads_k * (1 if packed else q.shape[0])
+    tiles_k //= q.shape[0]  # of one strip
+    strips = heads_k * q.shape[0]
     slots = heads * tiles_q
     bounded = problem.left is not None or problem.right is not None
     goes_around = not bounded and (packed or k.shape[1] > _KEYS)
@@ -131,14 +131,14 @@ def launch_backward(
             together = max(together, config.lag * multiprocessors(q.device) // steps)
         together = max(1, min(strips, together))
     sizes = backward.Sizes(
-        width, config.stages, config.dq_stages, config.defer, config.hold, packed, config.deterministic,
+        width, config.stages, config.defer, config.hold, packed, config.deterministic,
         128 // width, block_m,
     )  # fmt: skip
     _attention_bwd[(tiles_k * strips,)](
         *(describe(x, _HALF, width, packed=packed) for x in (q, k, v, do, dk, dv)), _line(rows[0]), _line(rows[1]),
         _box(acc), counts[1:], counts, problem.cu_q, problem.cu_k, scale, sequences, q.shape[1], k.shape[1], heads_k,
         heads // heads_k, tiles_k, tiles_q, strips, together, slots, problem.left, problem.right,
-        SIZES=sizes, REGISTERS=config.registers, SPARE=24, num_warps=4,
+        SIZES=sizes, REGISTERS=config.registers, SPARE=config.spare, num_warps=4,
     )  # fmt: skip
     _attention_bwd_finish[(tiles_q, heads)](
         acc, counts[1:], dq, problem.cu_q, scale, sequences, q.shape[1], tiles_q, slots, strides(dq),
