@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from quantattn.attention import testing
+from quantattn.attention import rounding, testing
 from quantattn.attention.exact import exact_attention, standard_attention
 from quantattn.attention.mask import Mask
-from quantattn.attention.problems import Problem, random_problem
+from quantattn.attention.problems import Problem, any_problem, random_problem
 from quantattn.attention.state import Attended, AttentionState
 from quantattn.attention.testing import Budget, check, error_budget, run
 
@@ -160,3 +160,16 @@ def test_a_problem_is_the_same_on_every_call_and_in_every_dtype() -> None:
     for name in ("q", "k", "v", "do", "dlse", "bias"):
         assert torch.equal(getattr(a, name), getattr(b, name))
     assert torch.equal(a.q.to(torch.bfloat16), c.q)
+
+
+@pytest.mark.parametrize("kind", range(0, 30, 3))
+def test_the_model_of_roundings_without_roundings_is_attention(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounding, "_SINGLE", 0.0)
+    p = any_problem(kind, 5, dtype=torch.float32)
+    bias = p.bias.double() if p.bias is not None and p.bias.is_floating_point() else p.bias
+    p = replace(p.to(torch.float64), bias=bias, dlse=torch.ones_like(p.q[..., 0]).double())
+    p = replace(p, extras=p.extras.to(torch.float64))
+    model = rounding.RoundedAttention(torch.float64, 0)
+    without, truth = (testing._by_pieces(x, p, torch.float64, backward=True) for x in (model, exact_attention))
+    for name, value in truth.items():
+        torch.testing.assert_close(without[name], value, atol=1e-11, rtol=1e-11)
