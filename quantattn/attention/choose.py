@@ -70,7 +70,7 @@ def require_backend(
     if backend == "triton":
         reason = _why_not_triton(q, mask)
     elif backend == "hopper":
-        reason = _why_not_triton(q, mask) or _why_not_hopper(q, None, mask, bias, extras or Extras(), deterministic)
+        reason = _why_not_hopper(q, None, mask, bias, extras or Extras(), deterministic) or _why_not_triton(q, mask)
     elif backend != "tiled" and deterministic == "batch":
         reason = _BY_LENGTH
     elif backend == "sdpa":
@@ -99,7 +99,7 @@ def _why_not_triton(q: Tensor, mask: Mask) -> str | None:
 def _why_not_hopper(
     q: Tensor, k: Tensor | None, mask: Mask, bias: Tensor | None, extras: Extras, deterministic: bool | str
 ) -> str | None:
-    """Why the kernels for sm_90 do not take this, beyond what the portable ones refuse; k None: asked for by name."""
+    """Why the kernels for sm_90 do not take this; k None: asked for by name."""
     if _INTERPRETED:
         return "its language has no interpreter"
     if q.dtype not in (torch.float16, torch.bfloat16):
@@ -114,7 +114,7 @@ def _why_not_hopper(
         return f"its kernels take plain scores, got {', '.join(beside)}"
     if deterministic == "batch":
         return _BY_LENGTH
-    if _capability(q.device) != (9, 0):
+    if not q.is_cuda or _capability(q.device) != (9, 0):
         return "its kernels need a GPU of compute capability 9.0 (H100, H200)"
     if k is not None and not torch.compiler.is_compiling():  # lengths may be symbols there, which a question would bind
         from quantattn.attention.kernels.split import count_parts  # which imports triton
