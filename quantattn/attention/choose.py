@@ -70,7 +70,8 @@ def require_backend(
     if backend == "triton":
         reason = _why_not_triton(q, mask)
     elif backend == "hopper":
-        reason = _why_not_hopper(q, None, mask, bias, extras or Extras(), deterministic) or _why_not_triton(q, mask)
+        reason = _why_not_hopper(q, None, mask, bias, extras or Extras(), deterministic)
+        reason = reason or _why_not_triton(q, mask)
     elif backend != "tiled" and deterministic == "batch":
         reason = _BY_LENGTH
     elif backend == "sdpa":

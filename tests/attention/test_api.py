@@ -243,6 +243,6 @@ def test_a_choice_for_tensors_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) 
 def test_who_asks_for_hopper_elsewhere_is_told_of_the_gpu_and_of_no_interpreter() -> None:
     q = torch.zeros(5, 2, 64, dtype=torch.float16)
     with pytest.raises(
-        ValueError, match="'hopper' cannot run this: its (kernels need a GPU of|language has no interp)"
+        ValueError, match=r"'hopper' cannot run this: its (kernels need a GPU of|language has no interp)"
     ):
         attention(q, q, q, backend="hopper")
