@@ -16,8 +16,10 @@ import polars as pl
 CANONICAL_ORDER: tuple[str, ...] = ("entity", "available_time", "seq")
 """The sort key of every event table; `seq`, the order of the source, breaks ties."""
 
-NEW, CANCEL, DELETE, EXECUTE, EXECUTE_HIDDEN, CROSS, HALT, MARKER = 1, 2, 3, 4, 5, 6, 7, 8
-"""Codes of `kind`: those of LOBSTER, and MARKER, which only synthetic markets have. 0 is kept for "missing"."""
+NEW, CANCEL, DELETE, EXECUTE, EXECUTE_HIDDEN, CROSS, HALT, MARKER, UPDATE, CLEAR = range(1, 11)
+"""Codes of `kind`: those of LOBSTER; MARKER, which only synthetic markets have; UPDATE, a level or a quote that now
+shows this price and size, in feeds without orders; CLEAR, a book emptied before a snapshot. 0 is kept for "missing".
+"""
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
@@ -30,11 +32,13 @@ class Instrument:
         entity: the name in the `entity` column.
         price_exponent: a price p is p · 10^price_exponent units of currency (LOBSTER: −4).
         tick: the smallest price step, in the same integers (LOBSTER, a stock above one dollar: 100, a cent).
+        size_exponent: a size s is s · 10^size_exponent shares, contracts or coins.
     """
 
     entity: str
     price_exponent: int = -4
     tick: int = 100
+    size_exponent: int = 0
 
     def __post_init__(self) -> None:
         if self.tick < 1:
@@ -61,7 +65,7 @@ class BookMessages(Events):
     `side` is that of the resting order: +1 buy, −1 sell, 0 not known.
     """
 
-    kind = dy.UInt8(nullable=False, min=NEW, max=MARKER)
+    kind = dy.UInt8(nullable=False, min=NEW, max=CLEAR)
     side = dy.Int8(nullable=False, is_in=[-1, 0, 1])
     price = dy.Int64(nullable=True)
     size = dy.Int64(nullable=False, min=0)
@@ -79,6 +83,25 @@ class BookEvents(BookMessages):
     ask_size_1 = dy.Int64(nullable=True, min=0)
     bid_price_1 = dy.Int64(nullable=True)
     bid_size_1 = dy.Int64(nullable=True, min=0)
+
+
+class Trades(Events):
+    """Trades of a feed that shows no book. `side` is that of the resting order, so −1 says that a buyer came."""
+
+    kind = dy.UInt8(nullable=False, min=EXECUTE, max=CROSS)
+    side = dy.Int8(nullable=False, is_in=[-1, 0, 1])
+    price = dy.Int64(nullable=False)
+    size = dy.Int64(nullable=False, min=0)
+
+
+class Bars(Events):
+    """Prices of stretches of time; `event_time` is the end of the stretch, when its close is known."""
+
+    open = dy.Int64(nullable=True)
+    high = dy.Int64(nullable=True)
+    low = dy.Int64(nullable=True)
+    close = dy.Int64(nullable=False)
+    volume = dy.Int64(nullable=True, min=0)
 
 
 class Filings(Events):
