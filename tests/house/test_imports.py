@@ -45,7 +45,7 @@ LAW = {
 }
 PACKERS = {"data/pack.py"}
 """Files of `data` that may import torch."""
-COMPILED = {"data/market/replay.py", "data/sources/itch_walk.py"}
+COMPILED = {"data/market/replay.py", "data/market/level_replay.py", "data/sources/itch_walk.py"}
 """Files of `data` that may import numba, an extra; whoever needs one imports it inside a function."""
 HUGGING_FACE = {"attention/huggingface.py"}
 """Files that may import transformers."""

@@ -2,13 +2,16 @@
 
 from quantattn.data.market.book import book_flags, count_flags, halt_intervals
 from quantattn.data.market.features import FEATURES, book_features, feature_names, persistence
+from quantattn.data.market.levels import LevelTally, RebuiltLevels, rebuild_levels
 from quantattn.data.market.rebuild import BookAgreement, RebuiltBook, Tally, compare_book, rebuild_book
 from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone, midnight
 
 __all__ = [
     "FEATURES",
     "BookAgreement",
+    "LevelTally",
     "RebuiltBook",
+    "RebuiltLevels",
     "Sessions",
     "Tally",
     "book_features",
@@ -22,4 +25,5 @@ __all__ = [
     "midnight",
     "persistence",
     "rebuild_book",
+    "rebuild_levels",
 ]

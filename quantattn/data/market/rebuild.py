@@ -182,14 +182,6 @@ class _Replay:
 
     def frame(self) -> pl.DataFrame:
         """The messages with the book after each."""
-        prices = self.book.reshape(self.levels, 2, 2, -1)[:, :, 0]
-        sizes = self.book.reshape(self.levels, 2, 2, -1)[:, :, 1]
-        columns: dict[str, pl.Series] = {}
-        for level in range(self.levels):
-            for s, names in enumerate((level_columns(level + 1)[:2], level_columns(level + 1)[2:])):
-                price, size = pl.Series(names[0], prices[level, s]), pl.Series(names[1], sizes[level, s])
-                columns[names[0]] = price if sizes[level, s].all() else price.set(size == 0, None)
-                columns[names[1]] = size
         old = range(1, book_levels(self.messages.columns) + 1)
         kept = self.messages.drop(name for level in old for name in level_columns(level))
         price = pl.Series("price", self.price)
@@ -197,7 +189,7 @@ class _Replay:
             pl.Series("side", self.side),
             price.set(price == MISSING, None),
             pl.Series("size", self.size),
-        ).with_columns(columns.values())
+        ).with_columns(book_columns(self.book))
 
     def tally(self) -> Tally:
         """What did not go with the book."""
@@ -206,6 +198,17 @@ class _Replay:
         reused, unknown, unplaced, overdrawn, contradicting = self.tallies.tolist()
         crossed, locked = int((both & (bid > ask)).sum()), int((both & (bid == ask)).sum())
         return Tally(reused, unknown, unplaced, overdrawn, contradicting, crossed, locked)
+
+
+def book_columns(book: NDArray[np.int64]) -> list[pl.Series]:
+    """Levels (4L, n), price and size of ask and bid one by one, as columns; the price of an empty level is null."""
+    columns = []
+    for level in range(len(book) // 4):
+        for s, names in enumerate((level_columns(level + 1)[:2], level_columns(level + 1)[2:])):
+            prices, sizes = book[4 * level + 2 * s : 4 * level + 2 * s + 2]
+            price, size = pl.Series(names[0], prices), pl.Series(names[1], sizes)
+            columns += [price if sizes.all() else price.set(size == 0, None), size]
+    return columns
 
 
 def _books(messages: pl.DataFrame, zone: str | None) -> list[pl.DataFrame]:

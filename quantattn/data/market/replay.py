@@ -52,7 +52,6 @@ def replay(
     opens: bool,  # whether row `start` begins a book, which `shown` opens
 ) -> None:
     """Apply messages and write the top of the book after each; every other argument stays as it is between calls."""
-    levels = out.shape[0] // 4
     for i in range(start, end):
         full_asks, full_bids = counts[ASK] == window, counts[BID] == window
         if kind[i] == NEW:
@@ -76,16 +75,22 @@ def replay(
                 differs[i] = _differs(keys, totals, counts, shown, i)
                 if differs[i]:
                     _open(keys, totals, nameless, counts, shown, i)
-        for s in (ASK, BID):
-            for level in range(levels):
-                place = counts[s] - 1 - level
-                row = 4 * level + 2 * s
-                if place >= 0:
-                    out[row, i] = keys[s, place] if s == BID else -keys[s, place]
-                    out[row + 1, i] = totals[s, place]
-                else:
-                    out[row, i] = 0
-                    out[row + 1, i] = 0
+        write_top(keys, totals, counts, out, i)
+
+
+@_inlined
+def write_top(keys, totals, counts, out, i):
+    """Write the best levels of both sides into column i of `out` (4L, n); an empty level is 0, 0."""
+    for s in (ASK, BID):
+        for level in range(out.shape[0] // 4):
+            place = counts[s] - 1 - level
+            row = 4 * level + 2 * s
+            if place >= 0:
+                out[row, i] = keys[s, place] if s == BID else -keys[s, place]
+                out[row + 1, i] = totals[s, place]
+            else:
+                out[row, i] = 0
+                out[row + 1, i] = 0
 
 
 @njit
