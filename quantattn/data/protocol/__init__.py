@@ -1,23 +1,58 @@
 """The only place that cuts time: labels with their intervals, splits by time, and the audit of both."""
 
 from quantattn.data.protocol.audit import Audit, Check, Fitted, LeakError, audit
-from quantattn.data.protocol.labels import CLASS_NAMES, REASONS, MidMove, Threshold, mid_moves
+from quantattn.data.protocol.labels import (
+    CLASS_NAMES,
+    REASONS,
+    Label,
+    MidLabel,
+    MidMove,
+    NextEventLabel,
+    RealisedVolatility,
+    SpreadCrossing,
+    Threshold,
+    TripleBarrier,
+    mid_moves,
+)
 from quantattn.data.protocol.perturb import past_only, perturb_future
-from quantattn.data.protocol.splits import Intervals, Split, WalkForward, purge
+from quantattn.data.protocol.splits import (
+    ByDay,
+    ByEntity,
+    CombinatorialPurged,
+    Intervals,
+    PurgedKFold,
+    Split,
+    SplitPlan,
+    WalkForward,
+    choose,
+    purge,
+)
 
 __all__ = [
     "CLASS_NAMES",
     "REASONS",
     "Audit",
+    "ByDay",
+    "ByEntity",
     "Check",
+    "CombinatorialPurged",
     "Fitted",
     "Intervals",
+    "Label",
     "LeakError",
+    "MidLabel",
     "MidMove",
+    "NextEventLabel",
+    "PurgedKFold",
+    "RealisedVolatility",
     "Split",
+    "SplitPlan",
+    "SpreadCrossing",
     "Threshold",
+    "TripleBarrier",
     "WalkForward",
     "audit",
+    "choose",
     "mid_moves",
     "past_only",
     "perturb_future",

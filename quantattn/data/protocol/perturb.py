@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from quantattn.data.protocol.audit import Check, utc
+from quantattn.data.protocol.findings import Check, utc
 
 
 def perturb_future(frame: pl.DataFrame, as_of: int, seed: int = 0) -> pl.DataFrame:
