@@ -61,11 +61,12 @@ def raw_fields(tick: pl.Expr, zone: str = "UTC") -> dict[str, pl.Expr]:
         "bid_size": bid,
         "imbalance": pl.when(usable_book() & (ask + bid > 0)).then((bid - ask) * 1000 // (bid + ask)),
         "gap": pl.col("available_time") - before(pl.col("available_time")),
-        "clock": _wall_clock(pl.col("available_time"), zone),
+        "clock": wall_clock(pl.col("available_time"), zone),
     }
 
 
-def _wall_clock(time: pl.Expr, zone: str) -> pl.Expr:
+def wall_clock(time: pl.Expr, zone: str) -> pl.Expr:
+    """What a clock in the time zone shows at a time in ns UTC: Int64 ns since midnight."""
     if zone == "UTC":
         return time % DAY
     local = pl.from_epoch(time, time_unit="ns").dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
@@ -82,18 +83,18 @@ class NumericField:
     """Bins and scale of one numeric field.
 
     Attributes:
-        edges: rising integers; a value x falls into bin #{edge ≤ x}, so there are len(edges) + 1 bins and values beyond
-            the training range land in the outermost ones.
+        edges: rising numbers of the values' own type; a value x falls into bin #{edge ≤ x}, so there are
+            len(edges) + 1 bins and values beyond the training range land in the outermost ones.
         center: mean of the (possibly logarithmic) training values.
         scale: their standard deviation, 1 when they are all equal.
     """
 
-    edges: tuple[int, ...]
+    edges: tuple[int, ...] | tuple[float, ...]
     center: float
     scale: float
 
     @staticmethod
-    def fit(name: str, values: npt.NDArray[np.int64], n_bins: int) -> NumericField:
+    def fit(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.float64], n_bins: int) -> NumericField:
         """Edges at the n_bins-quantiles of `values` (duplicates removed); an empty array gives one bin."""
         if not len(values):
             return NumericField((), 0.0, 1.0)
@@ -106,13 +107,13 @@ class NumericField:
         return NumericField(tuple(np.unique(ordered[ranks]).tolist()), float(bent.mean()), scale if scale > 0 else 1.0)
 
     def code(self, raw: pl.Expr) -> pl.Expr:
-        """UInt16 code of an Int64 expression."""
-        edges = pl.lit(pl.Series(self.edges, dtype=pl.Int64))
+        """UInt16 code of an Int64 expression, or of a Float64 one when the field was fitted on such."""
+        edges = pl.lit(pl.Series(self.edges))
         place = edges.search_sorted(raw, side="right") if self.edges else pl.lit(0)
         return pl.when(raw.is_not_null()).then(place + FIRST_CODE).otherwise(MISSING).cast(pl.UInt16)
 
     def value(self, name: str, raw: pl.Expr) -> pl.Expr:
-        """Float32 scaled value of an Int64 expression, clipped to ±CLIP, 0 where it is null."""
+        """Float32 scaled value of such an expression, clipped to ±CLIP, 0 where it is null."""
         bent = raw.cast(pl.Float64)
         if name not in LINEAR:
             bent = bent.sign() * bent.abs().log1p()
@@ -167,7 +168,7 @@ class Tokenizer:
             ValueError: no training row, a field or zone that is not known, or n_bins outside 2 … `MOST_BINS`.
         """
         names = known_fields(fields, n_bins)
-        _require_zone(zone)
+        require_zone(zone)
         ticks = {instrument.entity: instrument.tick for instrument in instruments}
         past = pl.col("available_time") < fitted_until
         categorical = [name for name in CATEGORIES if name in names]
@@ -280,7 +281,8 @@ def known_fields(fields: Sequence[str] | None, n_bins: int) -> tuple[str, ...]:
     return names
 
 
-def _require_zone(zone: str) -> None:
+def require_zone(zone: str) -> None:
+    """Refuse a time zone that is not known."""
     try:
         ZoneInfo(zone)
     except (KeyError, ValueError, OSError) as error:
