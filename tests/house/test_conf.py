@@ -39,7 +39,8 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
     found.append(f"{group}={option}")
     if group == "data" and option == "filings":
         found += ["labels=none", "objective=masked_language"]
-    if {"filings", "itch", "lobster"} & {experiment, option}:
+    reads = group == "data" and "path: ???" in (CONF / group / f"{option}.yaml").read_text("utf-8")
+    if reads or experiment in ("filings", "lobster"):
         found.append(f"data.path={tmp_path}")
     if experiment == "filings":
         found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]

@@ -47,9 +47,11 @@ PACKERS = {"data/pack.py"}
 """Files of `data` that may import torch."""
 COMPILED = {"data/market/replay.py", "data/market/level_replay.py", "data/sources/itch_walk.py"}
 """Files of `data` that may import numba, an extra; whoever needs one imports it inside a function."""
+DECODERS = {"data/sources/dbn_format.py"}
+"""Files of `data` that may import a vendor's decoder and what unpacks its files, inside functions: extras."""
 HUGGING_FACE = {"attention/huggingface.py"}
 """Files that may import transformers."""
-LAZY = {"ray", "optuna", "flash_attn", "transformers"}
+LAZY = {"ray", "optuna", "flash_attn", "transformers", "databento_dbn", "zstandard"}
 """Packages imported only inside functions, because they are extras."""
 PUBLIC_ONLY = {"nn", "learn"}
 """Rooms that see only what `quantattn.attention` itself exports."""
@@ -114,6 +116,8 @@ def breaches(relative: str, source: str) -> list[str]:
                 theirs.add("torch")
             if relative in COMPILED:
                 theirs.add("numba")
+            if relative in DECODERS:
+                theirs |= {"databento_dbn", "zstandard"}
             if relative in HUGGING_FACE:
                 theirs.add("transformers")
             if top not in theirs:
@@ -142,6 +146,7 @@ def test_every_file_keeps_the_law() -> None:
         ("data/tokens.py", "import torch"),
         ("data/tokens.py", "def f():\n    import torch"),
         ("data/market/book.py", "import numba"),
+        ("data/sources/dbn_format.py", "import databento_dbn"),
         ("data/market/book.py", "from quantattn.nn import Encoder"),
         ("data/market/book.py", "from ...evaluate import metrics"),
         ("nn/encoder.py", "from quantattn.attention.exact import exact"),

@@ -90,9 +90,9 @@ def rebuild_book(messages: pl.DataFrame, levels: int = 10, *, zone: str | None =
     """Apply messages in their order and note the best `levels` levels of both sides after each.
 
     A book begins empty, anew with every entity and every day in `zone`. New orders stand until they are cancelled,
-    deleted or executed; hidden executions, crosses, halts and markers change nothing. A replacement is a deletion and
-    a new order, which need not give a side when it follows at once. Orders are not matched: a book that crosses stays
-    crossed, is counted, and can be flagged by `book_flags`.
+    deleted or executed, or the book is cleared; hidden executions, crosses, halts, markers and updates change nothing.
+    A replacement is a deletion and a new order, which need not give a side when it follows at once. Orders are not
+    matched: a book that crosses stays crossed, is counted, and can be flagged by `book_flags`.
 
     Args:
         messages: schema `BookMessages`, in canonical order. Columns of a book in it are replaced.

@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from quantattn.data.market.rebuild import MISSING
-from quantattn.data.schema import DELETE, EXECUTE, NEW
+from quantattn.data.schema import CLEAR, DELETE, EXECUTE, NEW
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.int8]
@@ -63,6 +63,8 @@ def replay(
                 _add(table, keys, totals, nameless, counts, tallies, side[i], price[i], size[i], order_id[i])
         elif NEW < kind[i] <= EXECUTE:
             _take(table, keys, totals, nameless, counts, tallies, kind, side, price, size, order_id, i, window)
+        elif kind[i] == CLEAR:
+            _clear(table, counts)
         if window:
             for s in (ASK, BID):
                 while counts[s] > window:
@@ -99,6 +101,14 @@ def grow(table: Ints, larger: Ints) -> None:
     for row in range(len(table)):
         if table[row, 2]:
             larger[_find(larger, table[row, 0])] = table[row]
+
+
+@njit
+def _clear(table, counts):
+    """Leave no order and no level."""
+    if counts[ORDERS]:
+        table[:, 2] = 0
+    counts[:] = 0
 
 
 @njit

@@ -38,7 +38,9 @@ def naive(messages: list[Message]) -> tuple[list[tuple[int | None, ...]], Counte
     found: list[tuple[int | None, ...]] = []
     tally: Counter[str] = Counter()
     for kind, side, price, size, number in messages:
-        if kind == 1:
+        if kind == 10:
+            orders.clear()
+        elif kind == 1:
             assert price is not None
             tally["reused_ids"] += number in orders
             orders.pop(number, None)
@@ -84,7 +86,7 @@ NEW = st.tuples(st.just(1), SIDES, PRICES, st.integers(0, 5), NUMBERS)
 TAKEN = st.tuples(
     st.integers(2, 4), st.sampled_from([-1, 0, 1]), st.none() | PRICES, st.sampled_from([0, 1, 2, 9]), NUMBERS
 )
-OTHER = st.tuples(st.integers(5, 8), st.just(0), st.none() | PRICES, st.integers(0, 5), NUMBERS)
+OTHER = st.tuples(st.integers(5, 10), st.just(0), st.none() | PRICES, st.integers(0, 5), NUMBERS)
 STREAMS = st.lists(st.one_of(NEW, NEW, TAKEN, TAKEN, OTHER), max_size=40)
 
 
@@ -141,7 +143,9 @@ def test_a_long_stream_grows_past_every_first_allocation() -> None:
     made = rebuild_book(table(stream), LEVELS)
     orders: dict[int, tuple[int, int, int]] = {}
     for n, (kind, side, price, size, number) in enumerate(stream):
-        if kind == 1:
+        if kind == 10:
+            orders.clear()
+        elif kind == 1:
             assert price is not None
             orders[number] = (side, price, size)
         else:
