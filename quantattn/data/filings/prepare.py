@@ -17,7 +17,7 @@ from quantattn.data.filings.prices import Prices, match_tickers
 from quantattn.data.filings.tokenizer import BEGIN, END, FilingTokenizer, require_vocabulary_size
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 from quantattn.data.prepared import PARTS, Prepared
-from quantattn.data.protocol import Audit, Fitted, Intervals, Split, WalkForward, audit
+from quantattn.data.protocol import Audit, Fitted, Intervals, Split, SplitPlan, WalkForward, audit, choose
 from quantattn.data.sources.source import Source
 
 Objective = Literal["masked", "volatility", "return"]
@@ -40,7 +40,7 @@ def prepare_filings(
     tickers: Mapping[str, str | tuple[str, ...]] | None = None,
     horizon: int = 252,
     history: int | None = None,
-    split: WalkForward | None = None,
+    split: SplitPlan | None = None,
     fold: int = -1,
     vocabulary_size: int = 8_192,
     max_seq_len: int = 8_192,
@@ -60,7 +60,7 @@ def prepare_filings(
         tickers: CIK → ticker or tickers; needed with prices.
         horizon: sessions that the label looks at.
         history: sessions that the history feature looks back; `horizon` when not given.
-        split: how time is cut; `WalkForward()` when not given.
+        split: how time is cut, its parts in order; `WalkForward()` when not given.
         fold: which of its folds, the last by default.
         vocabulary_size: tokens of the BPE at most.
         max_seq_len: tokens of a sequence at most, begin and end included.
@@ -73,15 +73,18 @@ def prepare_filings(
         filings; and `mean` (Q,): the mean target of the training filings.
 
     Raises:
-        ValueError: missing prices, no labelled filing, a part without rows, a filing that is too long.
+        ValueError: missing prices, a split whose parts are not in order of time, no labelled filing, a part without
+            rows, a filing that is too long.
         LeakError: the audit found a leak.
     """
     check_filings(objective, prices, tickers, horizon, history, vocabulary_size, on_long)
+    cut = split or WalkForward()
+    if not cut.in_order:
+        raise ValueError("filings need a split whose parts follow one another in time, such as walk_forward or by_day")
     filings = source.frame.collect()
     table, counts, dropped = _with_labels(filings, objective, prices, tickers, horizon, history)
-    cut = split or WalkForward()
     folds = cut.split(_intervals(table))
-    chosen = cut.choose(folds, fold)
+    chosen = choose(folds, fold)
     until = _end_of_training(table, chosen)
     training = table[chosen.train]
     tokenizer = FilingTokenizer.fit(training, fitted_until=until, vocabulary_size=vocabulary_size)
@@ -172,7 +175,7 @@ def _with_labels(
 
 
 def _intervals(table: pl.DataFrame) -> Intervals:
-    return Intervals(*(table[name].to_numpy() for name in ("available_time", "label_start", "label_end")))
+    return Intervals(*(table[name].to_numpy() for name in ("available_time", "label_start", "label_end", "entity")))
 
 
 def _end_of_training(table: pl.DataFrame, split: Split) -> int:
@@ -193,7 +196,7 @@ def _fitted(split: Split, until: int, objective: Objective) -> tuple[Fitted, ...
 
 
 def _audit(
-    table: pl.DataFrame, folds: tuple[Split, ...], chosen: Split, cut: WalkForward, fitted: tuple[Fitted, ...]
+    table: pl.DataFrame, folds: tuple[Split, ...], chosen: Split, cut: SplitPlan, fitted: tuple[Fitted, ...]
 ) -> Audit:
     decisions = table.select("entity", "label_start", "label_end", as_of="available_time", input_time="available_time")
     earlier = [each.test for each in folds if each.fold < chosen.fold]

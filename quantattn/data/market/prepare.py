@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -14,16 +15,16 @@ import polars as pl
 from quantattn.data.bayes import Bayes
 from quantattn.data.digest import columns_sha256
 from quantattn.data.market.book import count_flags
-from quantattn.data.market.cut import Cut, MidLabel
+from quantattn.data.market.cut import Cut
 from quantattn.data.market.encode import collect_events, decision_rows, token_table
 from quantattn.data.market.features import FEATURES, book_features
 from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable, least_context
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol.audit import Audit, Fitted, audit
-from quantattn.data.protocol.labels import CLASS_NAMES, Threshold, mid_moves
+from quantattn.data.protocol.labels import Label, MidLabel
 from quantattn.data.protocol.perturb import past_only
-from quantattn.data.protocol.splits import WalkForward
+from quantattn.data.protocol.splits import SplitPlan, WalkForward
 from quantattn.data.schema import EXECUTE_HIDDEN
 from quantattn.data.sources.source import Source
 from quantattn.data.synthetic import SyntheticMarket
@@ -43,8 +44,8 @@ _FLAGS: Mapping[str, str] = {
 def prepare_market(
     source: Source | SyntheticMarket,
     *,
-    label: MidLabel | None = None,
-    split: WalkForward | None = None,
+    label: Label | None = None,
+    split: SplitPlan | None = None,
     fold: int = -1,
     fields: Sequence[str] | None = None,
     n_bins: int = 32,
@@ -63,7 +64,7 @@ def prepare_market(
     Args:
         source: book events. A synthetic market also tells the best possible log loss, when `label` and `decision_kinds`
             ask for what it draws: the next event's move, two classes, at hidden executions.
-        label: what is predicted; `MidLabel()` when not given.
+        label: what is predicted, a class or a value; `MidLabel()` when not given.
         split: how time is cut; `WalkForward()` when not given.
         fold: which of its folds, the last by default.
         fields: token fields, names among `FIELDS` of `quantattn.data.tokens`; None is all.
@@ -78,8 +79,8 @@ def prepare_market(
 
     Returns:
         Sequences of the three parts with the target `label`; `baselines[part]` holds one row a decision: `features`
-        (Q, F) float64 in the order of `FEATURES`, `imbalance` (Q,), and `persistence` (Q,), the class of the last label
-        that had ended, −1 for none.
+        (Q, F) float64 in the order of `FEATURES`, `imbalance` (Q,), and what was last known of the label: `persistence`
+        (Q,), the class of the last one that had ended, −1 for none; or `last_value` (Q,), the same quantity before.
 
     Raises:
         ValueError: a setting that cannot be (see `check_market`), an event table that breaks its schema, no labelled
@@ -88,14 +89,17 @@ def prepare_market(
     """
     check_market(fields, n_bins, max_seq_len, layout, min_context, decision_every, calendar)
     label, split = label or MidLabel(), split or WalkForward()
+    if layout == "windows" and not split.in_order:
+        raise ValueError("layout windows shares no token between parts, which needs a split whose parts follow in time")
     market, source = (source, source.source()) if isinstance(source, SyntheticMarket) else (None, source)
     events = collect_events(source)
     sessions = _sessions(events, calendar)
     rows = decision_rows(events, decision_every, decision_kinds)
-    measured = mid_moves(events, label.move, sessions)[rows].with_columns(row=rows)
+    measured = label.measure(events, sessions)[rows].with_columns(row=rows)
     cut = Cut.of(measured, label, split, fold)
+    may_fit = cut.events_to_fit_on(events)
     tokenizer = Tokenizer.fit(
-        events.lazy(),
+        events.lazy().filter(pl.lit(pl.Series(may_fit))),
         source.instruments,
         fitted_until=cut.end_of_training,
         fields=fields,
@@ -104,18 +108,19 @@ def prepare_market(
     )
     inputs_of = partial(_Inputs.of, source=source, sessions=sessions, tokenizer=tokenizer)
     inputs = inputs_of(events)
-    proof = _audit(events, inputs, cut, tokenizer, sessions, split.embargo)
-    again = past_only(lambda past: inputs_of(past).columns, events, inputs.columns, cut.end_of_training - 1)
+    fitted = _fitted(tokenizer, may_fit, cut)
+    proof = _audit(events, inputs, cut, fitted, sessions, split.embargo)
+    again = past_only(lambda past: inputs_of(past).columns, events, inputs.columns, cut.look_back_from)
     proof = Audit((*proof.checks, again)).require()
     made = {name: _Part.of(cut.decisions[cut.parts[name]], inputs.features) for name in PARTS}
     sets = {name: part.cut(inputs.table, max_seq_len, layout, min_context) for name, part in made.items()}
-    known_law = market if market is not None and _is_drawn(label, decision_kinds, cut.threshold) else None
+    known_law = market if market is not None and _is_drawn(label, decision_kinds) else None
     return Prepared(
         **sets,
         codes=tokenizer.codes,
         values=tokenizer.values,
         vocabulary_json=tokenizer.to_json(),
-        classes=CLASS_NAMES[label.classes],
+        classes=label.class_names,
         audit=proof,
         counts=_counts(source, events, measured.height, cut.decisions.height, sets),
         dropped=cut.dropped,
@@ -186,7 +191,7 @@ class _Part:
             {
                 "features": own.cast(pl.Float64).to_numpy(),
                 "imbalance": own["imbalance"].to_numpy(),
-                "persistence": rows["persistence"].to_numpy().astype(np.int64),
+                **_last_known(rows),
             },
         )
 
@@ -196,8 +201,15 @@ class _Part:
             # Every token of the table would be in a sequence, those of the other parts too.
             as_of = self.rows["available_time"].to_numpy()
             table, row = table.between(int(as_of.min()), int(as_of.max()), row)
-        label = self.rows["label"].to_numpy().astype(np.int64)
-        return SequenceSet(table, Decisions(row, {"label": label}), max_seq_len, layout, min_context)
+        label = self.rows["label"]
+        target = label.to_numpy().astype(np.float32 if label.dtype.is_float() else np.int64)
+        return SequenceSet(table, Decisions(row, {"label": target}), max_seq_len, layout, min_context)
+
+
+def _last_known(rows: pl.DataFrame) -> dict[str, npt.NDArray[np.generic]]:
+    if "persistence" in rows.columns:
+        return {"persistence": rows["persistence"].to_numpy().astype(np.int64)}
+    return {"last_value": rows["history"].to_numpy()}
 
 
 def _sessions(events: pl.DataFrame, calendar: str | None) -> Sessions | None:
@@ -224,7 +236,7 @@ def _audit(
     events: pl.DataFrame,
     inputs: _Inputs,
     cut: Cut,
-    tokenizer: Tokenizer,
+    fitted: Sequence[Fitted],
     sessions: Sessions | None,
     embargo: int,
 ) -> Audit:
@@ -232,27 +244,31 @@ def _audit(
     known = cut.decisions.select("entity", "label_start", "label_end", latest, as_of="available_time")
     return audit(
         known,
-        cut.parts,
-        fitted=_fitted(tokenizer, cut),
+        cut.split,
+        fitted=fitted,
         events=events,
         sessions=sessions,
         embargo=embargo,
         earlier_tests=cut.earlier_tests,
+        walk_forward=cut.in_order,
     )
 
 
-def _fitted(tokenizer: Tokenizer, cut: Cut) -> tuple[Fitted, ...]:
+def _fitted(tokenizer: Tokenizer, may_fit: npt.NDArray[np.bool_], cut: Cut) -> tuple[Fitted, ...]:
+    train = cut.split.train
     return (
-        Fitted("tokenizer", tokenizer.fitted_until, tokenizer.fitted_rows),
-        Fitted("label threshold", cut.threshold.fitted_until, cut.threshold.fitted_rows),
-        Fitted("baselines", None, 0, cut.parts["train"]),
+        Fitted("tokenizer", tokenizer.fitted_until, tokenizer.fitted_rows, train, np.flatnonzero(may_fit)),
+        replace(cut.fitted, rows=train),
+        Fitted("baselines", None, 0, train),
     )
 
 
-def _is_drawn(label: MidLabel, kinds: Sequence[int] | None, threshold: Threshold) -> bool:
+def _is_drawn(label: Label, kinds: Sequence[int] | None) -> bool:
     """Whether the label of a synthetic market is what the market drew, so that its Bayes bound applies."""
-    asked = (label.horizon, label.unit, label.classes) == (1, "events", 2) and label.method != 2
-    return asked and threshold.theta == 0 and kinds is not None and tuple(kinds) == (EXECUTE_HIDDEN,)
+    if not isinstance(label, MidLabel) or kinds is None or tuple(kinds) != (EXECUTE_HIDDEN,):
+        return False
+    asked = (label.horizon, label.unit, label.classes, label.rule) == (1, "events", 2, "fixed") and label.method != 2
+    return asked and Fraction(label.theta) == 0
 
 
 def _bayes_in_context(market: SyntheticMarket, sequences: SequenceSet) -> Bayes:
@@ -262,7 +278,8 @@ def _bayes_in_context(market: SyntheticMarket, sequences: SequenceSet) -> Bayes:
 
 
 def _hashes(tokenizer: Tokenizer, table: TokenTable, decisions: pl.DataFrame) -> dict[str, str]:
-    drawn = decisions.select("row", pl.col("label").cast(pl.Int64), "label_start", "label_end")
+    label = pl.col("label") if decisions["label"].dtype.is_float() else pl.col("label").cast(pl.Int64)
+    drawn = decisions.select("row", label, "label_start", "label_end")
     return {
         "vocabulary": hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
         "tokens": columns_sha256({**table.fields, "time": table.time, "offsets": table.offsets}),

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantattn.data.protocol.splits.intervals import Intervals, Split
-from quantattn.data.protocol.splits.plan import between, choose, forward_fold, require_embargo
+from quantattn.data.protocol.splits.plan import between, forward_fold, require_embargo
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -69,11 +69,6 @@ class WalkForward:
         """
         order = np.sort(rows.as_of)
         return tuple(self._fold(rows, order, fold) for fold in range(self.n_folds))
-
-    @staticmethod
-    def choose(folds: tuple[Split, ...], fold: int) -> Split:
-        """See `quantattn.data.protocol.choose`."""
-        return choose(folds, fold)
 
     def _fold(self, rows: Intervals, order: Int64Array, fold: int) -> Split:
         begin, end = self._block(fold)
