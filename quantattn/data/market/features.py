@@ -14,16 +14,27 @@ import polars as pl
 
 from quantattn.data.market.book import usable_book
 from quantattn.data.market.sessions import Sessions
-from quantattn.data.schema import EXECUTE, Instrument
+from quantattn.data.schema import EXECUTE, Instrument, level_columns
 
 WINDOWS: tuple[int, ...] = (1, 10, 100)
 """Events in each window of `FEATURES`."""
+SQUARE_UNIT = 1e-18
+"""Squared log returns are rounded to whole multiples of this before they are summed."""
 
 
-def feature_names(windows: Sequence[int] = WINDOWS) -> tuple[str, ...]:
+def feature_names(windows: Sequence[int] = WINDOWS, levels: int = 1) -> tuple[str, ...]:
     """Columns that `book_features` makes for a model, in order."""
-    over_windows = (f"{name}_{k}" for name in ("ofi", "trade_flow", "return", "log_span") for k in windows)
-    return ("spread_ticks", "imbalance", *over_windows)
+    sums = ("ofi", "trade_flow", "return", "volatility", "log_span")
+    deeper = [f"{name}_level_{m}" for m in range(2, levels + 1) for name in ("imbalance", "depth")]
+    deeper += [f"ofi_{k}_level_{m}" for m in range(2, levels + 1) for k in windows]
+    return (
+        "spread_ticks",
+        "imbalance",
+        "microprice",
+        "depth",
+        *(f"{name}_{k}" for name in sums for k in windows),
+        *deeper,
+    )
 
 
 FEATURES: tuple[str, ...] = feature_names()
@@ -36,6 +47,7 @@ def book_features(
     *,
     sessions: Sessions | None = None,
     windows: Sequence[int] = WINDOWS,
+    levels: int = 1,
 ) -> pl.LazyFrame:
     """Add past-only columns to book events in canonical order.
 
@@ -43,7 +55,11 @@ def book_features(
 
     - `mid2` Int64: b + a, the mid in half price units; null where the book is crossed, locked or one-sided.
     - `spread_ticks` Float64: (a − b) / tick of the last usable book; 0 before there was one.
-    - `imbalance` Float64: (q_b − q_a) / (q_b + q_a); 0 where the book is not usable or empty.
+    - `imbalance` Float64: queue imbalance (q_b − q_a) / (q_b + q_a); 0 where the book is not usable or empty.
+    - `microprice` Float64: how far the weighted mid (q_b · a + q_a · b) / (q_b + q_a) lies above the mid, in half
+      ticks, which is imbalance · (a − b) / tick; 0 where there is no imbalance. It is the first approximation to the
+      micro-price of Stoikov (2018, Quantitative Finance 18(12)).
+    - `depth` Int64: q_b + q_a, 0 for a size that is not known.
     - `ofi_k` Int64: order-flow imbalance, the sum over the window of
       1{b_n ≥ b_{n−1}} q_{b,n} − 1{b_n ≤ b_{n−1}} q_{b,n−1} − 1{a_n ≤ a_{n−1}} q_{a,n} + 1{a_n ≥ a_{n−1}} q_{a,n−1}
       (Cont, Kukanov, Stoikov 2014, eq. 4), 0 where this book or the one before is not usable or
@@ -52,43 +68,66 @@ def book_features(
       executed was bought, so the sign is that of −side; hidden executions are unsigned and left out.
     - `return_k` Float64: how far the mid moved over the last k events, in half ticks; an unusable book keeps
       the last mid.
+    - `volatility_k` Float64: realised volatility over the last k events, sqrt(Σ log(m_n / m_{n−1})²) (Andersen,
+      Bollerslev, Diebold, Labys 2003). The squares are summed as whole multiples of 10⁻¹⁸, each capped so that no
+      window leaves int64: at a move by a fifth with one event, for windows of 100.
     - `log_span_k` Float64: log(1 + nanoseconds) that the last k events took; k = 1 is the time since the last event.
+    - `imbalance_level_m`, `depth_level_m`, `ofi_k_level_m` for m = 2 … `levels`: the same of level m, with the prices
+      and sizes of that level (multi-level order-flow imbalance: Xu, Gould, Howison 2018, arXiv 1907.06230); a flow is 0
+      where the level is empty on either side, now or before.
 
     Args:
         events: the table.
         instruments: the tick of every entity.
         sessions: windows begin anew at every open. None: an entity's table is one session.
         windows: numbers of events, each at least 1.
+        levels: of the book, at least 1; the table must have as many.
 
     Raises:
-        ValueError: a window below 1.
+        ValueError: a window or a number of levels below 1.
     """
     if not windows or min(windows) < 1:
         raise ValueError(f"windows count events and must be at least 1, got {tuple(windows)}")
+    if levels < 1:
+        raise ValueError(f"levels count from the best and must be at least 1, got {levels}")
     ticks = {instrument.entity: instrument.tick for instrument in instruments}
-    ask, bid = pl.col("ask_price_1"), pl.col("bid_price_1")
-    by = ("entity", "_session")
-    own = events.with_columns(
-        _session=_session(sessions),
+    depths = range(1, levels + 1)
+    made = _where_runs_begin(events, sessions).with_columns(
         _tick=pl.col("entity").replace_strict(ticks, return_dtype=pl.Int64),
-        mid2=pl.when(usable_book()).then(ask + bid),
-        imbalance=_imbalance(),
+        mid2=pl.when(usable_book()).then(pl.col("ask_price_1") + pl.col("bid_price_1")),
         _trade=pl.when(pl.col("kind") == EXECUTE).then(-pl.col("side").cast(pl.Int64) * pl.col("size")).otherwise(0),
-    ).with_columns(
-        _ofi=_order_flow().over(by),
-        _mid2=pl.col("mid2").forward_fill().over(by),
-        _spread=pl.when(pl.col("mid2").is_not_null()).then(ask - bid).forward_fill().over(by),
+        **{_at("imbalance", m): _imbalance(m) for m in depths},
+        **{_at("depth", m): _sizes(m, fill=True)[0] + _sizes(m, fill=True)[1] for m in depths},
     )
-    time = pl.col("available_time")
-    columns = [(pl.col("_spread").fill_null(0) / pl.col("_tick")).alias("spread_ticks")]
+    made = made.with_columns(
+        _mid2=_last_known(pl.col("mid2")),
+        _spread=_last_known(pl.when(usable_book()).then(pl.col("ask_price_1") - pl.col("bid_price_1"))).fill_null(0),
+        _first_mid2=_first_known(pl.col("mid2")),
+        **{f"_flow_{m}": _order_flow(m) for m in depths},
+    ).with_columns(
+        (pl.col("_spread") / pl.col("_tick")).alias("spread_ticks"),
+        _square=_squared_return(max(windows)),
+    )
+    summed = ("_trade", "_square", *(f"_flow_{m}" for m in depths))
+    made = made.with_columns(
+        (pl.col("imbalance") * pl.col("spread_ticks")).alias("microprice"),
+        **{f"_total{name}": pl.col(name).cum_sum() for name in summed},
+    ).with_columns(
+        _start_time=_at_start(pl.col("available_time")),
+        **{f"_before{name}": _at_start(pl.col(f"_total{name}") - pl.col(name)) for name in summed},
+    )
+    columns = []
     for k in windows:
+        columns += [_window_sum(f"_flow_{m}", k).alias(_at(f"ofi_{k}", m)) for m in depths]
         columns += [
-            _window_sum("_ofi", k).over(by).alias(f"ofi_{k}"),
-            _window_sum("_trade", k).over(by).alias(f"trade_flow_{k}"),
-            ((pl.col("_mid2") - _before("_mid2", k).over(by)).fill_null(0) / pl.col("_tick")).alias(f"return_{k}"),
-            (1 + time - _before("available_time", k).over(by)).log().alias(f"log_span_{k}"),
+            _window_sum("_trade", k).alias(f"trade_flow_{k}"),
+            ((pl.col("_mid2") - _mid_before(k)).fill_null(0) / pl.col("_tick")).alias(f"return_{k}"),
+            (_window_sum("_square", k) * SQUARE_UNIT).sqrt().alias(f"volatility_{k}"),
+            (1 + pl.col("available_time") - _time_before(k)).log().alias(f"log_span_{k}"),
         ]
-    return own.with_columns(columns).drop("_session", "_tick", "_trade", "_ofi", "_mid2", "_spread")
+    kept = [*events.collect_schema(), "mid2"]
+    kept += [name for name in feature_names(windows, levels) if name not in kept]
+    return made.with_columns(columns).select(kept)
 
 
 def persistence(labelled: pl.DataFrame) -> pl.Series:
@@ -124,29 +163,88 @@ def _session(sessions: Sessions | None) -> pl.Expr:
     return pl.lit(pl.Series(sessions.open)).search_sorted(pl.col("available_time"), side="right")
 
 
-def _imbalance() -> pl.Expr:
-    ask, bid = pl.col("ask_size_1"), pl.col("bid_size_1")
+def _where_runs_begin(events: pl.LazyFrame, sessions: Sessions | None) -> pl.LazyFrame:
+    """Add `_new`, whether an entity's session begins with the event, and `_place`, how many of it came before.
+
+    The table is in canonical order, so a session of an entity is a run of rows, and a window that may not leave it
+    needs no grouping: it is cut at `_place`.
+    """
+    row = pl.int_range(pl.len(), dtype=pl.Int64)
+    runs = pl.col("entity").rle_id()
+    changed = runs != runs.shift(1)
+    if sessions is not None:
+        changed |= pl.col("_session") != pl.col("_session").shift(1)
+    return (
+        events.with_columns(_session=_session(sessions))
+        .with_columns(_new=changed.fill_null(True))
+        .with_columns(_start=pl.when("_new").then(row).forward_fill())
+        .with_columns(_place=row - pl.col("_start"))
+    )
+
+
+def _at(name: str, level: int) -> str:
+    return name if level == 1 else f"{name}_level_{level}"
+
+
+def _sizes(level: int, fill: bool = False) -> tuple[pl.Expr, pl.Expr]:
+    """Ask and bid sizes of a level."""
+    _, ask, _, bid = (pl.col(name) for name in level_columns(level))
+    return (ask.fill_null(0), bid.fill_null(0)) if fill else (ask, bid)
+
+
+def _imbalance(level: int) -> pl.Expr:
+    ask, bid = _sizes(level)
     return pl.when(usable_book() & (bid + ask > 0)).then((bid - ask) / (bid + ask)).otherwise(0.0)
 
 
-def _order_flow() -> pl.Expr:
-    bid, ask, bid_size, ask_size = (pl.col(f"{n}_1") for n in ("bid_price", "ask_price", "bid_size", "ask_size"))
+def _order_flow(level: int) -> pl.Expr:
+    ask, ask_size, bid, bid_size = (pl.col(name) for name in level_columns(level))
     flow = (
         pl.when(bid >= bid.shift(1)).then(bid_size).otherwise(0)
         - pl.when(bid <= bid.shift(1)).then(bid_size.shift(1)).otherwise(0)
         - pl.when(ask <= ask.shift(1)).then(ask_size).otherwise(0)
         + pl.when(ask >= ask.shift(1)).then(ask_size.shift(1)).otherwise(0)
     )
-    both = pl.col("mid2").is_not_null() & pl.col("mid2").shift(1).is_not_null()
-    return pl.when(both).then(flow).otherwise(0).fill_null(0)
+    there = pl.col("mid2").is_not_null() & ask.is_not_null() & bid.is_not_null()
+    return pl.when(there & there.shift(1) & ~pl.col("_new")).then(flow).otherwise(0).fill_null(0)
+
+
+def _last_known(value: pl.Expr) -> pl.Expr:
+    """The last value of the run that is not null, null before there was one."""
+    row = pl.int_range(pl.len(), dtype=pl.Int64)
+    known = pl.when(value.is_not_null()).then(row).forward_fill()
+    return pl.when(known >= pl.col("_start")).then(value.forward_fill())
+
+
+def _first_known(value: pl.Expr) -> pl.Expr:
+    """The first value of the run that is not null, from there on; before, anything."""
+    row = pl.int_range(pl.len(), dtype=pl.Int64)
+    earlier = pl.when(value.is_not_null()).then(row).forward_fill().shift(1)
+    first = value.is_not_null() & (earlier.is_null() | (earlier < pl.col("_start")))
+    return pl.when(first).then(value).forward_fill()
+
+
+def _squared_return(longest: int) -> pl.Expr:
+    mid2 = pl.col("_mid2")
+    change = pl.when(~pl.col("_new") & (mid2 > 0) & (mid2.shift(1) > 0)).then(mid2.log().diff())
+    square = (change.pow(2) / SQUARE_UNIT).clip(upper_bound=2.0**62 / longest)
+    return square.round().fill_null(0.0).cast(pl.Int64)
+
+
+def _at_start(value: pl.Expr) -> pl.Expr:
+    """The value at the first event of the run."""
+    return pl.when("_new").then(value).forward_fill()
 
 
 def _window_sum(name: str, k: int) -> pl.Expr:
-    total = pl.col(name).cum_sum()
-    return total - total.shift(k).fill_null(0)
+    # The running total may go round int64; the difference of two of its values is right all the same.
+    total = pl.col(f"_total{name}")
+    return total - pl.when(pl.col("_place") >= k).then(total.shift(k)).otherwise(pl.col(f"_before{name}"))
 
 
-def _before(name: str, k: int) -> pl.Expr:
-    """The value k events earlier, or the first of the session."""
-    first = pl.col(name).drop_nulls().first()
-    return pl.col(name).shift(k).fill_null(first)
+def _mid_before(k: int) -> pl.Expr:
+    return pl.when(pl.col("_place") >= k).then(pl.col("_mid2").shift(k)).fill_null(pl.col("_first_mid2"))
+
+
+def _time_before(k: int) -> pl.Expr:
+    return pl.when(pl.col("_place") >= k).then(pl.col("available_time").shift(k)).otherwise("_start_time")

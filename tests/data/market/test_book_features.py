@@ -57,9 +57,19 @@ def books(draw: st.DrawFn) -> pl.DataFrame:
                     "ask_size_1": draw(st.integers(0, 9)),
                     "bid_price_1": bid,
                     "bid_size_1": 0 if bid is None else draw(st.integers(0, 9)),
+                    "ask_price_2": draw(st.sampled_from([400, 450, None])),
+                    "ask_size_2": draw(st.sampled_from([3, 7, None])),
+                    "bid_price_2": draw(st.sampled_from([50, 60, 70])),
+                    "bid_size_2": draw(st.integers(0, 9)),
                 }
             )
-    types = {"kind": pl.UInt8, "side": pl.Int8, "bid_price_1": pl.Int64}
+    types = {
+        "kind": pl.UInt8,
+        "side": pl.Int8,
+        "bid_price_1": pl.Int64,
+        "ask_price_2": pl.Int64,
+        "ask_size_2": pl.Int64,
+    }
     return check(pl.DataFrame(rows, schema_overrides=types), BookEvents)
 
 
@@ -67,19 +77,21 @@ def usable(row: dict[str, Any]) -> bool:
     return row["bid_price_1"] is not None and row["bid_price_1"] < row["ask_price_1"]
 
 
-def order_flow(before: dict[str, Any], here: dict[str, Any]) -> int:
-    if not usable(before) or not usable(here):
+def order_flow(before: dict[str, Any], here: dict[str, Any], level: int = 1) -> int:
+    """Cont, Kukanov, Stoikov (2014), eq. 4, with the prices and sizes of one level."""
+    names = [f"{side}_{what}_{level}" for side in ("bid", "ask") for what in ("price", "size")]
+    (b0, qb0, a0, qa0), (b1, qb1, a1, qa1) = ([row[name] for name in names] for row in (before, here))
+    if not usable(before) or not usable(here) or None in (b0, a0, b1, a1):
         return 0
-    flow = 0
-    if here["bid_price_1"] >= before["bid_price_1"]:
-        flow += here["bid_size_1"]
-    if here["bid_price_1"] <= before["bid_price_1"]:
-        flow -= before["bid_size_1"]
-    if here["ask_price_1"] <= before["ask_price_1"]:
-        flow -= here["ask_size_1"]
-    if here["ask_price_1"] >= before["ask_price_1"]:
-        flow += before["ask_size_1"]
-    return flow
+    terms = [(b1 >= b0, qb1, 1), (b1 <= b0, qb0, -1), (a1 <= a0, qa1, -1), (a1 >= a0, qa0, 1)]
+    used = [(size, sign) for holds, size, sign in terms if holds]
+    return 0 if any(size is None for size, _ in used) else sum(sign * size for size, sign in used)
+
+
+def imbalance(row: dict[str, Any], level: int) -> float:
+    bid, ask = row[f"bid_size_{level}"], row[f"ask_size_{level}"]
+    known = usable(row) and bid is not None and ask is not None and bid + ask > 0
+    return (bid - ask) / (bid + ask) if known else 0.0
 
 
 def literal(table: pl.DataFrame, sessions: Sessions | None) -> list[dict[str, Any]]:
@@ -97,19 +109,26 @@ def literal(table: pl.DataFrame, sessions: Sessions | None) -> list[dict[str, An
         for mid in mids:
             filled.append(mid if mid is not None else filled[-1] if filled else None)
         spreads = [r["ask_price_1"] - r["bid_price_1"] for r in past if usable(r)]
-        flows = [0] + [order_flow(a, b) for a, b in pairwise(past)]
+        flows, deeper = ([0] + [order_flow(a, b, level) for a, b in pairwise(past)] for level in (1, 2))
+        pairs = [(a, b) if a is not None and b is not None else (1, 1) for a, b in pairwise(filled)]
+        squares = [0] + [round(math.log(b / a) ** 2 * 1e18) for a, b in pairs]
         trades = [-r["side"] * r["size"] if r["kind"] == 4 else 0 for r in past]
-        depth = here["bid_size_1"] + here["ask_size_1"]
         out: dict[str, Any] = {
             "mid2": mids[-1],
             "spread_ticks": spreads[-1] / tick[here["entity"]] if spreads else 0.0,
-            "imbalance": (here["bid_size_1"] - here["ask_size_1"]) / depth if usable(here) and depth else 0.0,
+            "imbalance": imbalance(here, 1),
+            "imbalance_level_2": imbalance(here, 2),
+            "depth": here["bid_size_1"] + here["ask_size_1"],
+            "depth_level_2": here["bid_size_2"] + (here["ask_size_2"] or 0),
         }
+        out["microprice"] = out["imbalance"] * out["spread_ticks"]
         for k in WINDOWS:
             start = filled[-1 - k] if len(past) > k else None
             start = start if start is not None else next((m for m in filled if m is not None), None)
             since = past[-1 - k]["available_time"] if len(past) > k else past[0]["available_time"]
             out[f"ofi_{k}"] = sum(flows[-k:])
+            out[f"ofi_{k}_level_2"] = sum(deeper[-k:])
+            out[f"volatility_{k}"] = math.sqrt(min(sum(squares[-k:]), 2**63) * 1e-18)
             out[f"trade_flow_{k}"] = sum(trades[-k:])
             out[f"return_{k}"] = (
                 0.0 if filled[-1] is None or start is None else (filled[-1] - start) / tick[here["entity"]]
@@ -123,14 +142,16 @@ def literal(table: pl.DataFrame, sessions: Sessions | None) -> list[dict[str, An
 @settings(max_examples=60, deadline=None)
 def test_features_are_what_the_definition_says(table: pl.DataFrame, with_sessions: bool) -> None:
     sessions = SESSIONS if with_sessions else None
-    made = book_features(table.lazy(), INSTRUMENTS, sessions=sessions, windows=WINDOWS).collect()
+    made = book_features(table.lazy(), INSTRUMENTS, sessions=sessions, windows=WINDOWS, levels=2).collect()
     assert made.select(table.columns).equals(table)
-    names = feature_names(WINDOWS)
+    names = feature_names(WINDOWS, 2)
     assert {*made.columns} == {*table.columns, "mid2", *names}
     assert made.select(pl.col(names).cast(pl.Float64).is_finite().fill_null(False).all()).row(0) == (True,) * len(names)
     for row, expected in zip(made.rows(named=True), literal(table, sessions), strict=True):
         for name, value in expected.items():
-            assert row[name] == (pytest.approx(value, rel=1e-15) if isinstance(value, float) else value), name
+            # The rounding of log(m) − log(m') is that of the logarithms, 10⁻¹⁵, and not of their difference.
+            close = 1e-12 if name.startswith("volatility") else 1e-15
+            assert row[name] == (pytest.approx(value, rel=close) if isinstance(value, float) else value), name
 
 
 @given(table=books(), cut=st.integers(0, 100), seed=st.integers(0, 5))
@@ -139,7 +160,7 @@ def test_no_feature_depends_on_the_future(table: pl.DataFrame, cut: int, seed: i
     other = perturb_future(table, cut, seed)
     past = pl.col("available_time") <= cut
     here, there = (
-        book_features(t.lazy(), INSTRUMENTS, sessions=SESSIONS, windows=WINDOWS).filter(past).collect()
+        book_features(t.lazy(), INSTRUMENTS, sessions=SESSIONS, windows=WINDOWS, levels=2).filter(past).collect()
         for t in (table, other)
     )
     assert here.equals(there)
@@ -161,8 +182,50 @@ def test_sizes_that_are_not_known_leave_no_null() -> None:
 def test_the_names_are_those_of_the_columns() -> None:
     assert feature_names() == FEATURES
     assert set(FEATURES) <= set(book_features(pl.LazyFrame(schema=SCHEMA), INSTRUMENTS).collect_schema())
+    with pytest.raises(ValueError, match="levels count from the best"):
+        book_features(pl.LazyFrame(schema=SCHEMA), INSTRUMENTS, levels=0)
     with pytest.raises(ValueError, match="windows count events"):
         book_features(pl.LazyFrame(schema=SCHEMA), INSTRUMENTS, windows=(0,))
+
+
+def book_of(rows: list[tuple[int, int, int, int]]) -> pl.LazyFrame:
+    """Ask, its size, bid, its size; one event a second."""
+    names = ("ask_price_1", "ask_size_1", "bid_price_1", "bid_size_1")
+    table = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+    time = pl.int_range(pl.len()) * 10**9
+    return (
+        table.with_columns(
+            entity=pl.lit("A"),
+            event_time=time,
+            available_time=time,
+            seq=pl.int_range(pl.len()),
+            side=pl.lit(1, pl.Int8),
+        )
+        .with_columns(kind=pl.lit(1, pl.UInt8), price=pl.lit(100), size=pl.lit(1), order_id=pl.lit(1))
+        .lazy()
+    )
+
+
+def test_a_worked_example_of_each_feature_of_the_book() -> None:
+    # A tick is 100. The bid grows by 2; the ask of 5 is lifted to the next tick, where 4 stand.
+    made = book_features(book_of([(10100, 5, 10000, 3), (10100, 5, 10000, 5), (10200, 4, 10000, 5)]), INSTRUMENTS)
+    found = made.collect()
+    assert found["ofi_1"].to_list() == [0, 2, 5]
+    assert found["ofi_10"].to_list() == [0, 2, 7]
+    assert found["imbalance"].to_list() == [-2 / 8, 0.0, 1 / 9]
+    assert found["depth"].to_list() == [8, 10, 9]
+    # The weighted mid of the last book is (5 · 10200 + 4 · 10000) / 9 = 10111.1…, the mid 10100, half a tick 50.
+    assert found["microprice"][2] * 50 == pytest.approx((5 * 10200 + 4 * 10000) / 9 - 10100, rel=1e-12)
+    assert found["return_10"].to_list() == [0, 0, 1]
+    assert found["volatility_10"].to_list() == pytest.approx([0, 0, math.log(20200 / 20100)], rel=1e-12)
+
+
+def test_windows_of_absurd_moves_stay_finite() -> None:
+    prices = [(10**9, 1), (10**4, 1), (10**9, 1), (3, 1)] * 3
+    made = book_features(book_of([(ask, 1, bid, 1) for ask, bid in prices]), INSTRUMENTS, windows=(1, 3)).collect()
+    volatility = made["volatility_3"].to_list()
+    assert all(0 <= value < 3.04 for value in volatility)
+    assert max(volatility) > 1
 
 
 def test_an_entity_without_a_tick_is_refused() -> None:

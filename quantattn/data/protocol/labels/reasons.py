@@ -31,6 +31,8 @@ def first_reason(size: int, hits: dict[str, BoolArray]) -> Int8Array:
 
 def any_within(flag: BoolArray, after: Int64Array, to: Int64Array) -> BoolArray:
     """Whether the flag is set on any row of (after, to]."""
+    if not flag.any():
+        return np.zeros(len(after), np.bool_)
     count = np.concatenate(([0], np.cumsum(flag)))
     within: BoolArray = count[to + 1] > count[after + 1]
     return within
