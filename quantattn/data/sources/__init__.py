@@ -7,13 +7,14 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
+from quantattn.data.sources.bars import scan_bars
 from quantattn.data.sources.dbn import scan_dbn
 from quantattn.data.sources.itch import scan_itch
 from quantattn.data.sources.lobster import scan_lobster
 from quantattn.data.sources.source import Source, SourceReport
 from quantattn.data.sources.table import scan_table
 
-__all__ = ["SOURCES", "Source", "SourceReport", "scan_dbn", "scan_itch", "scan_lobster", "scan_table"]
+__all__ = ["SOURCES", "Source", "SourceReport", "scan_bars", "scan_dbn", "scan_itch", "scan_lobster", "scan_table"]
 
 
 def _synthetic(**settings: Any) -> Source:
@@ -27,6 +28,13 @@ def _filings(*args: Any, **settings: Any) -> Source:
 
 
 SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
-    {"lobster": scan_lobster, "itch": scan_itch, "databento": scan_dbn, "synthetic": _synthetic, "filings": _filings, "table": scan_table}
+    {
+        "lobster": scan_lobster,
+        "itch": scan_itch,
+        "databento": scan_dbn,
+        "synthetic": _synthetic,
+        "filings": _filings,
+        "table": scan_table,
+    }
 )
 """Name → function that makes the source. A new format is one file in this folder and one entry here."""

@@ -6,10 +6,14 @@ import datetime as dt
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import databento_dbn as dbn
+import pytest
+
+from quantattn.data.sources import scan_dbn
 
 START = 1_704_067_200 * 10**9  # 2024-01-01
 SYMBOLS = {7: "ESH4", 9: "NQH4"}
@@ -119,3 +123,22 @@ def literal(orders: list[Order]) -> list[Row]:
                     row += one[level] if level < len(one) else (None, 0)
             found.append(tuple(row))
     return found
+
+
+def write(folder: Path, data: bytes, name: str = "x.dbn") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def mbo_file(folder: Path, orders: list[Order], **more: int) -> Path:
+    return write(folder, header() + b"".join(mbo(n, order, **more) for n, order in enumerate(orders)))
+
+
+def refusal(path: Path, **more: object) -> str:
+    with pytest.raises(ValueError) as caught:
+        scan_dbn(path, **more)  # type: ignore[arg-type]
+    said = str(caught.value)
+    assert "\n" not in said
+    assert said.startswith(path.name)
+    return said

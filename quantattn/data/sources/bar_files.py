@@ -1,0 +1,161 @@
+"""Files of bars → one long table of text: a row a bar, whatever way the columns were laid out."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from quantattn.data.sources.table_files import FAULT, LINE, SEPARATORS, TEXT, TextForm, scan_text
+from quantattn.data.sources.text_rows import first_lines
+
+PRICES = ("open", "high", "low", "close")
+FIELDS = (*PRICES, "volume")
+_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "time": ("date", "datetime", "date_time", "timestamp", "time", "dt", ""),
+    "clock": ("time",),
+    "entity": ("symbol", "ticker", "name"),
+    "volume": ("volume", "vol", "vol."),
+}
+_TEXT_COLUMNS = ("entity", "stamp", *FIELDS)
+
+
+@dataclass(frozen=True)
+class BarText:
+    """The bars of one file, as text.
+
+    Attributes:
+        frame: String columns `entity`, `stamp`, `open`, `high`, `low`, `close`, `volume` (null where the file has
+            none), `LINE`, `TEXT` and `FAULT`, in the order of the lines.
+        layout: "three header rows", "one bar a line" or "a column for each name".
+        passed_over: columns that are not read.
+    """
+
+    frame: pl.LazyFrame
+    layout: str
+    passed_over: tuple[str, ...]
+
+
+def read_bar_text(file: Path, columns: Mapping[str, str], entity: str | None) -> BarText:
+    """Find out how a file is laid out.
+
+    Args:
+        file: plain or packed text with `,`, `;`, tab or `|` between fields and a header.
+        columns: our name of a field (one of `FIELDS`, "time", "clock" or "entity") → the file's name of its column,
+            where the header does not say.
+        entity: name for a file of one instrument; None takes what the file says, or the start of its name.
+
+    Raises:
+        ValueError: there is no header, or it names no time or, beside other fields, no close.
+    """
+    unknown = sorted(set(columns) - {*FIELDS, "time", "clock", "entity"})
+    if unknown:
+        raise ValueError(f"columns may give {', '.join((*FIELDS, 'time', 'clock', 'entity'))}, got {unknown[0]!r}")
+    lines = first_lines(file, 3)
+    if not lines:
+        raise ValueError(f"{file.name} is empty; expected a header line")
+    separator = max(SEPARATORS, key=lambda each: len(_cells(lines[0], each)))
+    rows = [_cells(line, separator) for line in lines]
+    own = entity or file.name.split(".")[0]
+    if len(rows) == 3 and _names_times(rows[2][0]) and not any(rows[2][1:]) and len(rows[1]) == len(rows[0]):
+        return _three_rows(file, separator, rows, columns)
+    names = [name.lower() for name in rows[0]]
+    if any(_is_number(name) for name in names):
+        raise ValueError(f"{file.name}, line 1: found {lines[0][:120]!r}, expected a header that names its columns")
+    found = {ours: place for ours in (*_SYNONYMS, *PRICES) if (place := _place(names, ours, columns)) is not None}
+    if "time" not in found:
+        raise ValueError(f"{file.name} has no column of times; its header is {lines[0][:120]!r}: name it with columns")
+    if found.get("clock") == found["time"]:
+        del found["clock"]
+    if "close" in found:
+        return _bar_a_line(file, separator, rows[0], found, own)
+    if found.keys() & {*PRICES, "volume"} or found.keys() & {"clock", "entity"}:
+        raise ValueError(f"{file.name} has no column close; its header is {lines[0][:120]!r}: name it with columns")
+    return _wide(file, separator, rows[0], found["time"])
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [""])]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text.lower() not in ("nan", "inf", "infinity")  # which are names of instruments too
+
+
+def _names_times(text: str) -> bool:
+    return text.lower() in _SYNONYMS["time"][:-1]
+
+
+def _place(names: Sequence[str], ours: str, columns: Mapping[str, str]) -> int | None:
+    wanted = (columns[ours].lower(),) if ours in columns else _SYNONYMS.get(ours, (ours,))
+    for each in wanted:
+        if each in names and (each or names[0] == ""):
+            return names.index(each)
+    if ours in columns:
+        raise ValueError(f"there is no column {columns[ours]!r} for {ours}; the header has {', '.join(names)}")
+    return None
+
+
+def _numbered(file: Path, separator: str, width: int, places: Sequence[int], headers: int) -> pl.LazyFrame:
+    """Columns by their numbers, "c0" …, of the lines after the header."""
+    names = tuple(f"c{n}" for n in range(width))
+    part = scan_text(file, TextForm(separator, '"', names), [names[n] for n in dict.fromkeys(places)])
+    return part.frame.filter(pl.col(LINE) > headers)
+
+
+def _chosen(frame: pl.LazyFrame, places: Mapping[str, int | None], entity: pl.Expr, stamp: pl.Expr) -> pl.LazyFrame:
+    fields = {
+        name: pl.lit(None, pl.String) if (n := places.get(name)) is None else pl.col(f"c{n}").str.strip_chars()
+        for name in FIELDS
+    }
+    return frame.select(LINE, TEXT, FAULT, entity.alias("entity"), stamp.alias("stamp"), **fields)
+
+
+def _bar_a_line(file: Path, separator: str, header: list[str], found: dict[str, int], entity: str) -> BarText:
+    frame = _numbered(file, separator, len(header), list(found.values()), 1)
+    stamp = pl.concat_str(
+        [pl.col(f"c{found[n]}").str.strip_chars() for n in ("time", "clock") if n in found], separator=" "
+    )
+    name = pl.col(f"c{found['entity']}").str.strip_chars() if "entity" in found else pl.lit(entity)
+    rest = tuple(cell for n, cell in enumerate(header) if n not in found.values())
+    return BarText(_chosen(frame, found, name, stamp), "one bar a line", rest)
+
+
+def _three_rows(file: Path, separator: str, rows: list[list[str]], columns: Mapping[str, str]) -> BarText:
+    """As yfinance writes a table of two column levels: fields, then tickers, then the name of the index."""
+    wanted = {ours: columns.get(ours, ours).lower() for ours in FIELDS}
+    places: dict[str, dict[str, int | None]] = {}
+    rest: list[str] = []
+    for n, (field, ticker) in enumerate(zip(rows[0][1:], rows[1][1:], strict=True), 1):
+        ours = [name for name, theirs in wanted.items() if theirs == field.lower()]
+        if not ours:
+            rest.append(f"{field} of {ticker}")
+        for name in ours:
+            places.setdefault(ticker, {})[name] = n
+    without = [ticker for ticker, found in places.items() if "close" not in found]
+    if without or not places:
+        raise ValueError(f"{file.name} has no column close{f' for {without[0]}' if without else ''} in its header")
+    frame = _numbered(file, separator, len(rows[0]), range(len(rows[0])), 3)
+    parts = [_chosen(frame, found, pl.lit(ticker), pl.col("c0").str.strip_chars()) for ticker, found in places.items()]
+    return BarText(pl.concat(parts), "three header rows", tuple(rest))
+
+
+def _wide(file: Path, separator: str, header: list[str], time: int) -> BarText:
+    tickers = {f"c{n}": name for n, name in enumerate(header) if n != time}
+    double = sorted({name for name in tickers.values() if not name or list(tickers.values()).count(name) > 1})
+    if not tickers or double:
+        what = f"{double[0]!r} twice or a column without a name" if double else "times alone"
+        raise ValueError(f"{file.name}: the header has {what}; expected a time and a column for each instrument")
+    frame = _numbered(file, separator, len(header), range(len(header)), 1)
+    parts = [
+        _chosen(frame, {"close": int(c[1:])}, pl.lit(name), pl.col(f"c{time}").str.strip_chars())
+        for c, name in tickers.items()
+    ]
+    return BarText(pl.concat(parts), "a column for each name", ())

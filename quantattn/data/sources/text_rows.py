@@ -1,0 +1,120 @@
+"""Rows of text files checked one by one: the first broken one refused, or all of them set aside and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from quantattn.data.sources.source import write_set_aside
+from quantattn.data.sources.table_files import FAULT, LINE, TEXT, Part, TextForm, readable, scan_text
+
+OnBad = Literal["refuse", "quarantine"]
+LEFT_OUT = pl.Schema(
+    {
+        "file": pl.String(),
+        "line": pl.Int64(),
+        "reason": pl.String(),
+        "text": pl.String(),
+    }
+)
+"""Columns of what is set aside."""
+_SHOWN = 160
+_NONE = "\x1f"  # a separator that stands in no table, so that a line is one field
+NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,2})?$"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Rows of a file.
+
+    Attributes:
+        frame: the sound ones in the order of the file: `line` (Int64, from 1) and the typed columns.
+        rows: how many.
+        bad: the others, columns of `LEFT_OUT`; `line` as an editor counts.
+    """
+
+    frame: pl.LazyFrame
+    rows: int
+    bad: pl.DataFrame
+
+
+def check_on_bad(on_bad: str, set_aside: str | Path | None) -> None:
+    """Raise ValueError unless the two settings go together."""
+    if on_bad not in ("refuse", "quarantine"):
+        raise ValueError(f"on_bad must be 'refuse' or 'quarantine', got {on_bad!r}")
+    if (on_bad == "quarantine") != (set_aside is not None):
+        raise ValueError(
+            "on_bad='quarantine' and set_aside=FILE go together: what is left out must be written somewhere"
+        )
+
+
+def first_lines(file: Path, n: int) -> list[str]:
+    """Up to `n` lines of a text file, plain or packed; ValueError when it is empty or cannot be read."""
+    part = scan_text(file, TextForm(separator=_NONE, quote=None, names=("line",)), ("line",))
+    return readable(part.frame.head(n), file)[TEXT].to_list()
+
+
+def check_rows(
+    part: Part,
+    file: Path,
+    columns: Mapping[str, pl.Expr],
+    rules: Mapping[str, tuple[pl.Expr, str]],
+    on_bad: OnBad,
+) -> Checked:
+    """Type the rows of a file and look at every one of them once.
+
+    Args:
+        part: the rows as text.
+        file: whose.
+        columns: name → value, null where the text is none.
+        rules: reason → (over those columns and the text, whether a row breaks the rule; what was expected).
+        on_bad: "refuse" raises for the first row that is broken.
+
+    Raises:
+        ValueError: one sentence that names file, line, what was found and what was expected; bytes that are no text.
+    """
+    made = part.frame.with_columns(value.alias(name) for name, value in columns.items())
+    broken = [pl.when(rule.fill_null(False)).then(pl.lit(reason)) for reason, (rule, _) in rules.items()]
+    made = made.with_columns(pl.coalesce(pl.col(FAULT), *broken).alias(FAULT))
+    left = (pl.lit(file.name).alias("file"), pl.col(LINE).alias("line"), pl.col(FAULT).alias("reason"))
+    bad = readable(
+        made.filter(pl.col(FAULT).is_not_null()).select(*left, pl.col(TEXT).str.slice(0, _SHOWN).alias("text")), file
+    )
+    if bad.height and on_bad == "refuse":
+        first = bad.row(0, named=True)
+        expected = rules[first["reason"]][1] if first["reason"] in rules else "a row like the header"
+        raise ValueError(
+            f"{file.name}, line {first['line']}: {first['reason']} in {first['text']!r}, expected {expected} "
+            f"({bad.height} such rows)"
+        )
+    sound = made.filter(pl.col(FAULT).is_null()).select(pl.col(LINE).alias("line"), *columns)
+    rows = readable(sound.select(pl.len()), file).item()
+    return Checked(sound, int(rows), bad.cast(LEFT_OUT))
+
+
+def leave_out(bad: Iterable[pl.DataFrame], set_aside: str | Path | None) -> dict[str, int]:
+    """Write what was left out, and count it by reason."""
+    table = pl.concat([pl.DataFrame(schema=LEFT_OUT), *bad])
+    if set_aside is not None:
+        write_set_aside(table, Path(set_aside))
+    return dict(table.group_by("reason", maintain_order=True).len().iter_rows())
+
+
+def rounded(text: pl.Expr, places: int) -> pl.Expr:
+    """Int64 x · 10^places of decimal text, half to even where it has more digits; null for other text or 64 bits."""
+    value = text.cast(pl.Decimal(38, places), strict=False).to_physical()
+    return pl.when(text.str.contains(NUMBER)).then(value.cast(pl.Int64, strict=False))
+
+
+def is_rounded(text: pl.Expr, places: int) -> pl.Expr:
+    """Whether `rounded` loses a digit; null where the text is."""
+    plain = ~text.str.contains("[eE]")
+    beyond = text.str.contains(rf"\.\d{{{places}}}0*[1-9]")
+    fine = text.cast(pl.Decimal(38, 18), strict=False).to_physical()
+    # In scientific notation digits beyond the eighteenth place are not looked at: a number that small is rounded.
+    vanished = (fine == 0) & text.str.contains("^[^eE]*[1-9]")
+    return pl.when(plain).then(beyond).otherwise((fine % 10 ** (18 - places) != 0) | vanished)
