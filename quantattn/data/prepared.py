@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,7 @@ class Prepared:
         entity: part → (Q,) whose decision it is.
         bayes: the best that is possible, where it is known.
         bayes_in_context: the same for a model that sees of the test decisions what their sequences hold.
+        block_kind: what the intervals of figures resample: days, entities, stretches of time, or what fits ("auto").
     """
 
     train: SequenceSet
@@ -59,3 +61,4 @@ class Prepared:
     notes: tuple[str, ...] = ()
     bayes: Bayes | None = None
     bayes_in_context: Bayes | None = None
+    block_kind: Literal["auto", "day", "entity", "time"] = "auto"

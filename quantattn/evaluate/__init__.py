@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from quantattn.evaluate.baselines import baseline_probabilities, baseline_values
+from quantattn.evaluate.boosting import BOOSTING, NOT_INSTALLED, boosted_probabilities, boosting_is_installed
 from quantattn.evaluate.calibration import Reliability, reliability
 from quantattn.evaluate.compare import Row, Table, closing_table, regression_table
 from quantattn.evaluate.metrics import IGNORE, classification_metrics, confusion_matrix, regression_metrics
@@ -38,7 +39,9 @@ _DRAWN = {
 }
 
 __all__ = [
+    "BOOSTING",
     "IGNORE",
+    "NOT_INSTALLED",
     "Blocks",
     "Check",
     "Figure",
@@ -49,6 +52,8 @@ __all__ = [
     "Table",
     "baseline_probabilities",
     "baseline_values",
+    "boosted_probabilities",
+    "boosting_is_installed",
     "bootstrap_interval",
     "choose_blocks",
     "classification_figures",

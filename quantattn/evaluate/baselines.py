@@ -24,7 +24,8 @@ MAJORITY, PERSISTENCE, IMBALANCE, LOGISTIC = "majority class", "persistence", "l
 HISTORY, RECALIBRATED = "history", "recalibrated history"
 
 
-def _labelled(y: ArrayLike, n_classes: int) -> tuple[Ints, NDArray[np.bool_]]:
+def labelled_rows(y: ArrayLike, n_classes: int) -> tuple[Ints, NDArray[np.bool_]]:
+    """The labels that are there, and where (Q,); ValueError when there is none or one is no class."""
     labels = np.asarray(y)
     kept = labels != IGNORE
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not kept.any():
@@ -35,7 +36,8 @@ def _labelled(y: ArrayLike, n_classes: int) -> tuple[Ints, NDArray[np.bool_]]:
     return found, kept
 
 
-def _frequencies(labels: Ints, n_classes: int) -> Floats:
+def class_frequencies(labels: Ints, n_classes: int) -> Floats:
+    """(C,) smoothed shares of the classes."""
     counts = np.bincount(labels, minlength=n_classes).astype(np.float64)
     frequencies: Floats = (counts + 1) / (counts.sum() + n_classes)
     return frequencies
@@ -50,7 +52,7 @@ class Majority:
     @classmethod
     def fit(cls, y: ArrayLike, n_classes: int) -> Majority:
         """Count the training labels; rows labelled `IGNORE` are left out."""
-        return cls(_frequencies(_labelled(y, n_classes)[0], n_classes))
+        return cls(class_frequencies(labelled_rows(y, n_classes)[0], n_classes))
 
     def predict(self, n: int) -> Floats:
         """(n, C) probabilities, every row the same."""
@@ -70,10 +72,10 @@ class Lookup:
     @classmethod
     def fit(cls, state: Ints, y: ArrayLike, n_states: int, n_classes: int) -> Lookup:
         """Count labels by state, on training rows."""
-        labels, kept = _labelled(y, n_classes)
+        labels, kept = labelled_rows(y, n_classes)
         if state.shape != kept.shape:
             raise ValueError(f"the baseline's input has shape {state.shape} but the training labels {kept.shape}")
-        overall = _frequencies(labels, n_classes)
+        overall = class_frequencies(labels, n_classes)
         cells = np.bincount(state[kept] * n_classes + labels, minlength=(n_states + 1) * n_classes)
         counts = cells.reshape(n_states + 1, n_classes).astype(np.float64)
         return cls((counts + overall) / (counts.sum(axis=1, keepdims=True) + 1))
@@ -171,8 +173,8 @@ class Logistic:
             ValueError: an infinite feature, shapes that disagree, or training rows of one class only.
             RuntimeError: L-BFGS stopped far from the optimum.
         """
-        labels, kept = _labelled(y, n_classes)
-        x = _features(features, kept.size)[kept]
+        labels, kept = labelled_rows(y, n_classes)
+        x = require_features(features, kept.size)[kept]
         present, target = np.unique(labels, return_inverse=True)
         if present.size < 2:
             raise ValueError(f"logistic regression needs two classes in the training rows, got only class {present[0]}")
@@ -183,11 +185,11 @@ class Logistic:
         scale = np.where(scale > 1e-12 * np.maximum(np.abs(mean), 1e-300), scale, 1.0)
         z = np.where(known, (x - mean) / scale, 0.0)
         weights, intercept = _fit_softmax(z, target, present.size, penalty)
-        return cls(mean, scale, weights, intercept, present, _frequencies(labels, n_classes))
+        return cls(mean, scale, weights, intercept, present, class_frequencies(labels, n_classes))
 
     def predict(self, features: ArrayLike) -> Floats:
         """(Q, C) probabilities."""
-        x = _features(features, None)
+        x = require_features(features, None)
         if x.shape[1] != self.mean.size:
             raise ValueError(f"features have {x.shape[1]} columns, the regression was fitted on {self.mean.size}")
         z = np.where(np.isnan(x), 0.0, (x - self.mean) / self.scale)
@@ -198,7 +200,8 @@ class Logistic:
         return prob
 
 
-def _features(features: ArrayLike, n_rows: int | None) -> Floats:
+def require_features(features: ArrayLike, n_rows: int | None) -> Floats:
+    """Features (Q, F) as float64; ValueError for another shape or an infinite value."""
     x = np.asarray(features, dtype=np.float64)
     if x.ndim != 2 or x.shape[1] == 0 or (n_rows is not None and x.shape[0] != n_rows):
         raise ValueError(f"features must be (Q, F) with one row a decision, got {x.shape} for {n_rows} decisions")
@@ -246,7 +249,7 @@ def baseline_probabilities(
     """Every classification baseline that the inputs allow, fitted on `train` and applied to `test`.
 
     Args:
-        train: "persistence" (Q,), "imbalance" (Q,), "features" (Q, F) of training rows; any of the three may lack.
+        train: "persistence" (Q,), "imbalance" (Q,), "features" or "aggregates" (Q, F) of training rows; any may lack.
         y_train: (Q,) training labels, `IGNORE` for none.
         test: the same arrays of test rows. At least one array is needed, to know how many rows there are.
         n_classes: C.
@@ -266,8 +269,9 @@ def baseline_probabilities(
     if "imbalance" in test:
         imbalance = LastImbalance.fit(train["imbalance"], y_train, n_classes)
         found[IMBALANCE] = imbalance.predict(test["imbalance"])
-    if "features" in test:
-        found[LOGISTIC] = Logistic.fit(train["features"], y_train, n_classes).predict(test["features"])
+    for name in ("features", "aggregates"):
+        if name in test:
+            found[LOGISTIC] = Logistic.fit(train[name], y_train, n_classes).predict(test[name])
     return found
 
 

@@ -11,12 +11,16 @@ from torch import Tensor
 
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import (
+    BOOSTING,
+    NOT_INSTALLED,
     Check,
     Figure,
     ReportData,
     Table,
     baseline_probabilities,
     baseline_values,
+    boosted_probabilities,
+    boosting_is_installed,
     choose_blocks,
     classification_figures,
     closing_table,
@@ -57,15 +61,11 @@ def close(
     """The closing table and the report of a model's scores of `target` on the test rows of `prepared`."""
     y = prepared.test.decisions.targets[target]
     as_of, entity = prepared.as_of["test"], prepared.entity["test"]
-    blocks = choose_blocks(as_of, entity)
-    train, test = (dict(prepared.baselines[part]) for part in ("train", "test"))
-    y_train = prepared.train.decisions.targets[target]
+    blocks = choose_blocks(as_of, entity, kind=prepared.block_kind)
     learning = learning_curves(curves)
     if prepared.classes:
         prob = scores["prob"].numpy()
-        inputs = ("persistence", "imbalance", "features")
-        train, test = ({k: v for k, v in part.items() if k in inputs} for part in (train, test))
-        others = baseline_probabilities(train, y_train, test, len(prepared.classes))
+        others = classifiers_beside(prepared, target, seed)
         bayes = None
         if prepared.bayes is not None:
             bayes = {"log_loss": prepared.bayes.log_loss, "accuracy": prepared.bayes.accuracy}
@@ -73,10 +73,30 @@ def close(
         figures = classification_figures(y, prob, as_of, prepared.classes, others[table.best_baseline], table, learning)
     else:
         value = scores["value"].numpy()
-        forecasts = baseline_values(train["last_value"], y_train, test["last_value"])
+        y_train = prepared.train.decisions.targets[target]
+        past, now = (prepared.baselines[part]["last_value"] for part in ("train", "test"))
+        forecasts = baseline_values(past, y_train, now)
         table = regression_table(y, as_of, blocks, value, forecasts, seed=seed)
         figures = regression_figures(y, value, as_of, forecasts[table.best_baseline], table, learning)
-    return table, report(prepared, story, table, figures, caveats(table, int(as_of.max() - as_of.min())))
+    limits = caveats(table, int(as_of.max() - as_of.min()))
+    if "aggregates" in prepared.baselines["test"] and not boosting_is_installed():
+        limits = (*limits, NOT_INSTALLED)
+    return table, report(prepared, story, table, figures, limits)
+
+
+def classifiers_beside(prepared: Prepared, target: str, seed: int = 0) -> dict[str, Any]:
+    """Name → (Q, C) probabilities of every baseline that the prepared inputs allow, on the test rows."""
+    inputs = ("persistence", "imbalance", "features", "aggregates")
+    train, test = (
+        {name: rows for name, rows in prepared.baselines[part].items() if name in inputs} for part in ("train", "test")
+    )
+    y_train = prepared.train.decisions.targets[target]
+    found = baseline_probabilities(train, y_train, test, len(prepared.classes))
+    if "aggregates" in test and boosting_is_installed():
+        found[BOOSTING] = boosted_probabilities(
+            train["aggregates"], y_train, test["aggregates"], len(prepared.classes), seed=seed
+        )
+    return found
 
 
 def learning_curves(curves: Curves) -> dict[str, tuple[list[float], list[float]]]:

@@ -37,7 +37,7 @@ LAW = {
     "attention": room("", "torch"),
     "data": room("batch", "polars numpy dataframely exchange_calendars selectolax tokenizers"),
     "nn": room("batch attention", "torch safetensors"),
-    "evaluate": room("", "polars numpy scipy matplotlib jinja2"),
+    "evaluate": room("", "polars numpy scipy matplotlib jinja2 sklearn"),
     "learn": room("batch data nn evaluate attention", "lightning torch"),
     # arro3 is the Arrow implementation that deltalake itself depends on and takes tables from.
     "score": room("batch data nn evaluate", "torch deltalake arro3 ray"),
@@ -51,7 +51,7 @@ DECODERS = {"data/sources/dbn_format.py"}
 """Files of `data` that may import a vendor's decoder and what unpacks its files, inside functions: extras."""
 HUGGING_FACE = {"attention/huggingface.py"}
 """Files that may import transformers."""
-LAZY = {"ray", "optuna", "flash_attn", "transformers", "databento_dbn", "zstandard"}
+LAZY = {"ray", "optuna", "flash_attn", "transformers", "databento_dbn", "zstandard", "sklearn"}
 """Packages imported only inside functions, because they are extras."""
 PUBLIC_ONLY = {"nn", "learn"}
 """Rooms that see only what `quantattn.attention` itself exports."""
@@ -152,6 +152,7 @@ def test_every_file_keeps_the_law() -> None:
         ("nn/encoder.py", "from quantattn.attention.exact import exact"),
         ("nn/encoder.py", "import polars"),
         ("evaluate/metrics.py", "from quantattn import batch"),
+        ("evaluate/boosting.py", "import sklearn"),
         ("learn/module.py", "import hydra"),
         ("learn/module.py", "from quantattn.cli import main"),
         ("score/sink.py", "import lightning"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +114,7 @@ def prepare_market(
     again = past_only(lambda past: inputs_of(past).columns, events, inputs.columns, cut.look_back_from)
     proof = Audit((*proof.checks, again)).require()
     made = {name: _Part.of(cut.decisions[cut.parts[name]], inputs.features) for name in PARTS}
-    sets = {name: part.cut(inputs.table, max_seq_len, layout, min_context) for name, part in made.items()}
+    sets: dict[str, Any] = {n: part.cut(inputs.table, max_seq_len, layout, min_context) for n, part in made.items()}
     known_law = market if market is not None and _is_drawn(label, decision_kinds) else None
     return Prepared(
         **sets,
