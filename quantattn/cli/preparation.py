@@ -17,17 +17,27 @@ from quantattn.data.filings.prices import read_prices, read_tickers
 from quantattn.data.market.encode import Unlabelled, encode_market
 from quantattn.data.market.prepare import check_market, prepare_market
 from quantattn.data.prepared import Prepared
+from quantattn.data.table import check_table, prepare_table
+from quantattn.data.table.encode import encode_table
 from quantattn.learn.controls import shuffle_labels
 from quantattn.nn import Artefact, NextEvent, Outcome, Regression
 
 if TYPE_CHECKING:
     from quantattn.score import Work
 
-PREPARATIONS: Mapping[str, Callable[..., Prepared]] = {"market": prepare_market, "filings": prepare_filings}
+PREPARATIONS: Mapping[str, Callable[..., Prepared]] = {
+    "market": prepare_market,
+    "filings": prepare_filings,
+    "table": prepare_table,
+}
 """Kind of data → how it is prepared; a new kind is one entry."""
-CHECKS: Mapping[str, Callable[..., None]] = {"market": check_market, "filings": check_filings}
+CHECKS: Mapping[str, Callable[..., None]] = {
+    "market": check_market,
+    "filings": check_filings,
+    "table": check_table,
+}
 """Kind of data → what refuses settings of its preparation before anything is read."""
-ENCODERS: Mapping[str, Callable[..., Unlabelled]] = {"market": encode_market}
+ENCODERS: Mapping[str, Callable[..., Unlabelled]] = {"market": encode_market, "table": encode_table}
 """Kind of data → how decisions without labels are made of it, for scoring."""
 NO_LABELS: Mapping[str, Any] = {"objective": "masked"}
 """What `labels=none` says."""

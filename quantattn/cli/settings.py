@@ -77,7 +77,7 @@ class DataSettings:
     """Where data come from and how they become sequences.
 
     Attributes:
-        kind: "market" (order-book events) or "filings" (documents).
+        kind: "market" (order-book events), "filings" (documents) or "table" (events of many entities).
         path: folder or file of the raw data; None for data that are made.
         source: `_target_` of what reads them, with its settings.
         prepare: settings of the preparation that belongs to the kind.
@@ -86,7 +86,7 @@ class DataSettings:
         shuffle_labels: permute the labels within each part, as a control: nothing may be found then.
     """
 
-    kind: Literal["market", "filings"]
+    kind: Literal["market", "filings", "table"]
     source: Mapping[str, Any]
     prepare: Mapping[str, Any]
     max_seq_len: int

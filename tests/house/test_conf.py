@@ -22,6 +22,12 @@ GROUPS = ("data", "labels", "splits", "model", "objective", "optimizer", "traine
 GROUPS += ("experiment", "paths", "hydra")
 OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
 NEEDS = {
+    ("data", "berka"): "berka",
+    ("data", "sberbank"): "sberbank",
+    ("data", "table"): "sberbank",
+    ("labels", "berka"): "berka",
+    ("labels", "outcome"): "sberbank",
+    ("labels", "sberbank"): "sberbank",
     ("labels", "volatility"): "filings",
     ("objective", "regression"): "filings",
     ("objective", "masked_language"): "filings",
@@ -44,6 +50,12 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
         found.append(f"data.path={tmp_path}")
     if experiment == "filings":
         found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]
+    if experiment in ("berka", "sberbank"):
+        found += [f"data.path={tmp_path}", f"labels.path={tmp_path}"]
+    if (group, option) == ("labels", "outcome"):
+        found.append("labels.label=group")
+    if (group, option) == ("data", "table"):
+        found += ["data.source.id=client", "data.source.time=day", "data.source.columns={amount: integer}"]
     if option in ("masked_events", "next_event"):
         found += ["labels=none", "data.prepare.layout=windows"]
     if (group, option) == ("labels", "none"):
@@ -98,11 +110,16 @@ def test_an_experiment_beats_the_root_and_the_command_line_beats_both() -> None:
 
 
 MASKED = ["experiment=filings", "data.path=.", "objective=masked_language", "labels=none"]
+SBERBANK = ["experiment=sberbank", "data.path=."]
+CLIENTS = [*SBERBANK, "labels.path=."]
 FILINGS = ["experiment=filings", "data.path=.", "data.prepare.prices=.", "data.prepare.tickers=."]
 WRONG = [
     (["data.max_seqlen=5"], "unknown setting 'data.max_seqlen'; did you mean 'data.max_seq_len'?"),
     (["modle=tiny"], "unknown setting 'modle'; did you mean 'model'?"),
-    (["experiment=nope"], "experiment=nope: there is no such experiment; there is filings, lobster, synthetic\n"),
+    (
+        ["experiment=nope"],
+        "experiment=nope: there is no such experiment; there is berka, filings, lobster, sberbank, synthetic\n",
+    ),
     (["model=tinny"], "model=tinny: there is no such model; did you mean 'tiny'? (base, default, long, small, tiny)"),
     (["train=false"], "train=false evaluates the weights of a checkpoint: give ckpt_path=FILE"),
     (["trainer.max_step=5"], "unknown setting 'trainer.max_step'; did you mean 'trainer.max_steps'?"),
@@ -145,6 +162,12 @@ WRONG = [
     (["data.prepare.decision_every=0"], "decision_every must be at least 1, got 0"),
     (["data.prepare.calendar=XNOPE"], "XNOPE"),
     (["experiment=filings", "data.path=."], "objective 'volatility' needs prices and tickers"),
+    (SBERBANK, "labels: ./age-bin.csv: there is no such file of outcomes"),
+    ([*CLIENTS, "labels.after=1d"], "labels: after=DURATION goes with date=COLUMN"),
+    ([*CLIENTS, "data.prepare.min_count=0"], "min_count must be at least 1 row, got 0"),
+    ([*SBERBANK, "labels=none"], "labels=none goes with objectives that predict the data themselves"),
+    ([*SBERBANK, "labels=mid_move"], "a table needs labels=outcome with its file of outcomes"),
+    ([*CLIENTS, "data.source.colum=x"], "unknown setting 'data.source.colum'; did you mean 'data.source.columns'?"),
     ([*MASKED, "data.prepare.vocabulary_size=9"], "vocabulary_size must be at least 256, one token a byte; got 9"),
     ([*MASKED, "data.prepare.on_long=cut"], "on_long must be one of error, window, keep, got 'cut'"),
     ([*FILINGS, "labels.horizon=1"], "needs at least 2 returns, got horizon 1, history 1"),

@@ -8,13 +8,38 @@ from types import MappingProxyType
 from typing import Any
 
 from quantattn.data.sources.bars import scan_bars
+from quantattn.data.sources.crypto import (
+    scan_binance,
+    scan_binance_depth,
+    scan_bitstamp,
+    scan_capture,
+    scan_hftbacktest,
+    scan_tardis,
+)
 from quantattn.data.sources.dbn import scan_dbn
 from quantattn.data.sources.itch import scan_itch
 from quantattn.data.sources.lobster import scan_lobster
 from quantattn.data.sources.source import Source, SourceReport
 from quantattn.data.sources.table import scan_table
+from quantattn.data.sources.tables import scan_tables
 
-__all__ = ["SOURCES", "Source", "SourceReport", "scan_bars", "scan_dbn", "scan_itch", "scan_lobster", "scan_table"]
+__all__ = [
+    "SOURCES",
+    "Source",
+    "SourceReport",
+    "scan_bars",
+    "scan_binance",
+    "scan_binance_depth",
+    "scan_bitstamp",
+    "scan_capture",
+    "scan_dbn",
+    "scan_hftbacktest",
+    "scan_itch",
+    "scan_lobster",
+    "scan_table",
+    "scan_tables",
+    "scan_tardis",
+]
 
 
 def _synthetic(**settings: Any) -> Source:
@@ -32,9 +57,17 @@ SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
         "lobster": scan_lobster,
         "itch": scan_itch,
         "databento": scan_dbn,
+        "bars": scan_bars,
         "synthetic": _synthetic,
         "filings": _filings,
         "table": scan_table,
+        "tables": scan_tables,
+        "tardis": scan_tardis,
+        "binance": scan_binance,
+        "binance_depth": scan_binance_depth,
+        "bitstamp": scan_bitstamp,
+        "hftbacktest": scan_hftbacktest,
+        "capture": scan_capture,
     }
 )
 """Name → function that makes the source. A new format is one file in this folder and one entry here."""

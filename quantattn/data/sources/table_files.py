@@ -77,6 +77,10 @@ def find_files(path: Path) -> list[Path]:
     found = sorted(path.parent.glob(path.name)) if re.search(r"[*?\[]", path.name) else []
     if not found:
         raise ValueError(f"{path}: there is no such file or folder")
+    plain = {file.with_suffix("") if file.suffix.lower() in _PACKED else file: file for file in found}
+    if len(plain) < len(found):
+        twice = next(file for file in found if file not in plain.values())
+        raise ValueError(f"{path} names {twice.name} both plain and compressed; name one of them")
     return found
 
 
