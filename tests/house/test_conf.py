@@ -28,6 +28,7 @@ NEEDS = {
     ("labels", "berka"): "berka",
     ("labels", "outcome"): "sberbank",
     ("labels", "sberbank"): "sberbank",
+    ("splits", "stratified"): "sberbank",
     ("labels", "volatility"): "filings",
     ("objective", "regression"): "filings",
     ("objective", "masked_language"): "filings",
@@ -56,6 +57,8 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
         found.append("labels.label=group")
     if (group, option) == ("data", "table"):
         found += ["data.source.id=client", "data.source.time=day", "data.source.columns={amount: integer}"]
+    if option in ("realised_volatility", "next_time"):
+        found.append("objective=regression")
     if option in ("masked_events", "next_event"):
         found += ["labels=none", "data.prepare.layout=windows"]
     if (group, option) == ("labels", "none"):
@@ -154,6 +157,14 @@ WRONG = [
     (["labels.rule=median"], "labels: rule must be one of fixed, mean, quantile, spread, got 'median'"),
     (["labels.theta=-1"], "labels: the threshold of a move must be at least 0, got -1.0"),
     (["labels=mid_move", "labels.quantile=2"], "labels: quantile must lie in [0, 1], got 2"),
+    (["labels=tlob", "labels.smoothing=100"], "labels: method tlob must have a horizon in events and 0 ≤ smoothing"),
+    (["labels=triple_barrier", "labels.stop=0"], "labels: stop must be a positive multiple of σ, or null"),
+    (["labels=next_kind", "labels.kinds=[4]"], "labels: two types of event or more must be told apart, got execute"),
+    (["labels=realised_volatility"], "over 100 events is a value, so objective=regression is needed"),
+    (["objective=regression"], "labels: mid move 0 over 1 events is classes, so objective=outcome is needed"),
+    (["splits=purged_k_fold", "splits.n_folds=2"], "splits: there must be a group to test, 1 to validate and one to"),
+    (["splits=by_day", "splits.zone=Mars"], "splits: no time zone 'Mars'; expected a name such as"),
+    (["splits=by_entity", "splits.embargo=5"], "splits: an embargo must go with time='around'"),
     (["data.prepare.n_bins=1"], "n_bins must lie in 2 … "),
     (["data.prepare.n_bins=many"], "data.prepare and labels: "),
     (["data.prepare.fields=[kind,colour]"], "fields must be some of "),

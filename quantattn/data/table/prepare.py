@@ -195,7 +195,8 @@ class _Drawn:
     @property
     def intervals(self) -> Intervals:
         """Nobody says when an outcome was known, so its interval is the moment from which it is to be foreseen."""
-        return Intervals(self.as_of, self.as_of, self.as_of, self.entity.to_numpy())
+        stratum = self.target if self.classes else None
+        return Intervals(self.as_of, self.as_of, self.as_of, self.entity.to_numpy(), stratum)
 
 
 @dataclass(frozen=True)

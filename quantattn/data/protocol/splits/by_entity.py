@@ -19,8 +19,8 @@ Int64Array = npt.NDArray[np.int64]
 class ByEntity:
     """Entities are dealt into `n_folds` groups; each is held out in one fold, and the next one validates.
 
-    Which group an entity is in depends on its name, the seed and the other names, not on its rows. What of time the
-    parts share is `time`:
+    Which group an entity is in depends on its name, the seed and the other names, not on its rows (unless `stratify`
+    asks for its class). What of time the parts share is `time`:
 
     - "shared": all of it. Right where entities are independent of each other, such as clients of a bank; a label of
       one entity is then purged by those of its own alone, of which there is none in another part.
@@ -36,6 +36,8 @@ class ByEntity:
         valid: 1: the next group of entities is for validation; 0: none.
         embargo: ns after the end of a test block's labels in which nothing is trained on, for "around".
         seed: of the deal.
+        stratify: deal the entities of each class in turn, by their first decision, so that the groups have equal shares
+            of the classes; only decisions whose class is known before the split can be dealt so.
     """
 
     n_folds: int = 5
@@ -44,6 +46,7 @@ class ByEntity:
     valid: int = 1
     embargo: int = 0
     seed: int = 0
+    stratify: bool = False
 
     def __post_init__(self) -> None:
         if self.time not in ("shared", "later", "around"):
@@ -93,11 +96,14 @@ class ByEntity:
         return surrounded_fold(rows, fold, train, valid, [test], self.embargo, per_entity=self.time == "shared")
 
     def _groups(self, rows: Intervals) -> Int64Array:
-        """(Q,) group of each row's entity: names in the order of a hash, dealt out in turn."""
-        names, place = np.unique(rows.names().astype(np.str_), return_inverse=True)
+        """(Q,) group of each row's entity: names in the order of class and hash, dealt out in turn."""
+        names, first, place = np.unique(rows.names().astype(np.str_), return_index=True, return_inverse=True)
         if len(names) < self.n_folds:
             raise ValueError(f"{self.n_folds} groups of entities need as many entities, got {len(names)}")
+        if self.stratify and rows.stratum is None:
+            raise ValueError("stratify=true needs outcomes that are known before the split, and there are none here")
+        classes = rows.stratum[first].tolist() if self.stratify and rows.stratum is not None else [0] * len(names)
         keys = [hashlib.sha256(f"{self.seed} {name}".encode()).digest() for name in names]
         group = np.empty(len(names), np.int64)
-        group[sorted(range(len(names)), key=keys.__getitem__)] = np.arange(len(names)) % self.n_folds
+        group[sorted(range(len(names)), key=lambda n: (classes[n], keys[n]))] = np.arange(len(names)) % self.n_folds
         return group[place]

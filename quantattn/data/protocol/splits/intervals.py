@@ -30,12 +30,14 @@ class Intervals:
         start: start of the label interval, not before `as_of`.
         end: end of the label interval, not before `start`.
         entity: whose decision it is; only splits by entity ask for it.
+        stratum: (Q,) class of each decision, for a split that is to have the classes in equal shares.
     """
 
     as_of: Int64Array
     start: Int64Array
     end: Int64Array
     entity: npt.NDArray[np.generic] | None = None
+    stratum: Int64Array | None = None
 
     def __post_init__(self) -> None:
         shapes = {a.shape for a in (self.as_of, self.start, self.end)}
