@@ -17,13 +17,13 @@ from rich.table import Table
 from quantattn.attention import Mask
 from quantattn.cli.benchmarks import attention
 from quantattn.cli.benchmarks.peers import PEERS
-from quantattn.cli.benchmarks.results import Row, write_rows
+from quantattn.cli.benchmarks.results import Row, results_file, write_rows
 from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
 from quantattn.learn.files import write_text
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-BENCHMARKS = ("attention", "generations", "memory", "tune")
+BENCHMARKS = ("attention", "encoder", "generations", "memory", "tune")
 STEEPEST_SLOPE = 1.1
 """Log-log slope of peak memory over length that still counts as linear."""
 
@@ -47,6 +47,8 @@ def measure(config: DictConfig) -> int:
     shapes = [_shape(entry, settings) for entry in settings["shapes"]]
     if name == "generations":
         return _generations(settings, Console())
+    if name == "encoder":
+        return _encoder(settings, Console())
     if not torch.cuda.is_available():
         raise ValueError("timings count only on a GPU, and torch sees no CUDA device here")
     console = Console()
@@ -84,6 +86,31 @@ def _tune(shapes: Sequence[attention.Shape], settings: dict[str, Any], console: 
             f"{found.tflops:.0f} TFLOP/s of its own products"
         )
     return DONE
+
+
+def _encoder(settings: dict[str, Any], console: Console) -> int:
+    from quantattn.cli.benchmarks import encoder, encoder_plan
+
+    # Models of many sizes share the device; segments that grow keep its memory whole. Read at CUDA's first use.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    asked, folder = settings["encoder"], Path(settings["results"])
+    plan, cases = encoder_plan.read(asked, settings["seed"])
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    if asked["profile"]:
+        path = results_file(folder, "encoder-profile", device, "txt")
+        write_text(path, encoder.profile(cases[0], plan))
+        console.print(f"written: {path}")
+        return DONE
+    rows = []
+    for row in encoder.benchmark(cases, plan, console.print):
+        console.print(encoder_plan.sentence(row), soft_wrap=True)
+        if row.begun:
+            rows.append(row)
+            path = write_rows(rows, folder, "encoder", device, key=encoder_plan.KEY)
+    if not rows:
+        raise ValueError("nothing could be begun; the reasons stand above")
+    console.print(f"written: {path}")
+    return FAILED if any(row.failed for row in rows) else DONE
 
 
 def _generations(settings: dict[str, Any], console: Console) -> int:

@@ -49,7 +49,7 @@ COMPILED = {"data/market/replay.py", "data/market/level_replay.py", "data/source
 """Files of `data` that may import numba, an extra; whoever needs one imports it inside a function."""
 DECODERS = {"data/sources/dbn_format.py"}
 """Files of `data` that may import a vendor's decoder and what unpacks its files, inside functions: extras."""
-HUGGING_FACE = {"attention/huggingface.py"}
+HUGGING_FACE = {"attention/huggingface.py", "cli/benchmarks/encoder_peers.py"}
 """Files that may import transformers."""
 LAZY = {"ray", "optuna", "flash_attn", "transformers", "databento_dbn", "zstandard", "sklearn"}
 """Packages imported only inside functions, because they are extras."""

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from quantattn.learn.files import write_text
 
@@ -48,9 +49,18 @@ class Row:
     error_ratio: float
 
 
-def write_rows(rows: Sequence[Row], folder: Path, bench: str, device: str) -> Path:
-    """Write <folder>/<bench>-<device>.csv; every row carries commit and versions."""
-    path = folder / f"{bench}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}.csv"
+def results_file(folder: Path, bench: str, device: str, suffix: str) -> Path:
+    """<folder>/<bench>-<device>.<suffix>, the device's name in lower case with hyphens."""
+    return folder / f"{bench}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}.{suffix}"
+
+
+def write_rows(rows: Sequence[Any], folder: Path, bench: str, device: str, key: Sequence[str] = ()) -> Path:
+    """Write <folder>/<bench>-<device>.csv of dataclasses of one class; every row carries commit and versions.
+
+    With `key`, names of columns, rows that stand in the file already are kept, before these, where none of these has
+    the same key.
+    """
+    path = results_file(folder, bench, device, "csv")
     stamp = {
         "commit": _commit(),
         "torch": metadata.version("torch"),
@@ -61,6 +71,10 @@ def write_rows(rows: Sequence[Row], folder: Path, bench: str, device: str) -> Pa
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, [*table[0], *stamp])
     writer.writeheader()
+    if key and path.exists():
+        new = {tuple(str(row[name]) for name in key) for row in table}
+        with path.open(newline="") as file:
+            writer.writerows(row for row in csv.DictReader(file) if tuple(row[name] for name in key) not in new)
     writer.writerows(row | stamp for row in table)
     write_text(path, text.getvalue())
     return path
