@@ -51,7 +51,7 @@ def choose_backend(
         why_not_hopper = _why_not_hopper(q, k, mask, bias, extras, deterministic)
         if why_not_hopper is None:
             # Without the sizes, which may be symbols here.
-            return Choice("hopper", f"sm_90, {_name(q)}, head size up to 128, plain scores")
+            return Choice("hopper", f"sm_90, {_name(q)}, head size up to 256, plain scores")
         return Choice("triton", f"CUDA device, {_name(q)}, head size up to 256; not hopper: {why_not_hopper}")
     why_not_sdpa = _BY_LENGTH if deterministic == "batch" else sdpa.supports(q, mask, bias, extras)
     if why_not_sdpa is None:
@@ -105,8 +105,8 @@ def _why_not_hopper(
         return "its language has no interpreter"
     if q.dtype not in (torch.float16, torch.bfloat16):
         return f"its kernels take float16 and bfloat16, got {_name(q)}"
-    if not 32 < q.shape[-1] <= 128 or q.shape[-1] % 8:
-        return f"its kernels take head sizes above 32 and up to 128 in steps of 8, got {q.shape[-1]}"
+    if not 32 < q.shape[-1] <= 256 or q.shape[-1] % 8:
+        return f"its kernels take head sizes above 32 and up to 256 in steps of 8, got {q.shape[-1]}"
     bounded = mask.left is not None or mask.right is not None
     if mask.rule is not None or (mask.prefix and bounded):
         return "its masks are full, causal and windows"

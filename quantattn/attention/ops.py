@@ -155,7 +155,7 @@ def attention_backward_op(
     results = _backward_shapes(do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, scale, left, right, *more, wants_dbias)
     dq, dk, dv, dbias, dscales, dsinks = results
     out, lse = out.contiguous(), lse.contiguous()
-    if hopper and _hopper_kernels(q.device).fills_blocks(q, problem):
+    if hopper and _hopper_kernels(q.device).has_backward(q, problem):
         _hopper_kernels(q.device).launch_backward(do, dlse, q, k, v, out, lse, dq, dk, dv, problem)
         return dq, dk, dv, dbias, dscales, dsinks
     delta = torch.empty_like(lse)

@@ -58,7 +58,9 @@ def assert_within(p: Problem, backend: str = "hopper") -> None:
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize(("d", "dtype"), [(64, torch.bfloat16), (128, torch.float16), (80, torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("d", "dtype"), [(64, torch.bfloat16), (128, torch.float16), (80, torch.bfloat16), (256, torch.bfloat16)]
+)
 def test_every_mask_and_length_is_within_the_budget(d, dtype, mask, lengths):
     for group in (1, 4):
         assert_within(
@@ -67,7 +69,7 @@ def test_every_mask_and_length_is_within_the_budget(d, dtype, mask, lengths):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("d", [40, 72, 96, 104])
+@pytest.mark.parametrize("d", [40, 72, 96, 104, 136, 192])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_head_sizes_between(d, dtype):
     assert_within(random_problem(d, (333, 333), heads=2, d=d, mask=Mask(causal=True), dtype=dtype, device="cuda"))
@@ -89,7 +91,7 @@ def test_strides_and_alignment_change_no_bit(mask):
     assert all(torch.equal(here[name], there[name]) for name in NAMES)
 
 
-@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("d", [64, 128, 256])
 @pytest.mark.parametrize("mask", [MASKS["causal"], MASKS["around"]], ids=["causal", "around"])
 @pytest.mark.parametrize("name", ["q", "k", "v", "do"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -117,7 +119,7 @@ def test_what_is_not_finite_reaches_whom_it_concerns_and_changes_no_other_bit(d,
             assert not reached.isfinite().all(-1).any()
 
 
-@pytest.mark.parametrize(("d", "name"), [*product((64, 128), ("full", "causal", "around"))])
+@pytest.mark.parametrize(("d", "name"), [*product((64, 128, 256), ("full", "causal", "around"))])
 def test_a_thousand_repeats_have_the_same_bits(d, name):
     p = random_problem(3, (3000, 1111, 2000), heads=4, d=d, mask=MASKS[name], dtype=torch.bfloat16, device="cuda")
     leaves = [x.requires_grad_() for x in (p.q, p.k, p.v)]
@@ -171,10 +173,10 @@ def test_auto_takes_them_where_it_may():
     q = torch.zeros(300, 2, 64, device="cuda", dtype=torch.bfloat16)
     assert choose_backend(q, q, q).backend == "hopper"
     assert choose_backend(q, q, q, mask=MASKS["around"]).backend == "hopper"
-    wide = torch.zeros(300, 2, 256, device="cuda", dtype=torch.bfloat16)
+    narrow = torch.zeros(300, 2, 32, device="cuda", dtype=torch.bfloat16)
     for other, options, why in (
         (q.float(), {}, "float16 and bfloat16"),
-        (wide, {}, "up to 128"),
+        (narrow, {}, "above 32 and up to 256"),
         (q, {"mask": Mask(causal=True, prefix=3)}, "full, causal and windows"),
         (q, {"bias": torch.zeros(300, device="cuda")}, "plain scores, got bias"),
         (q, {"deterministic": "batch"}, "order of sums"),

@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from quantattn.attention.kernels.hopper.launch import fills_blocks
+from quantattn.attention.kernels.hopper.launch import has_backward
 from quantattn.attention.kernels.launch import Problem
 
 
@@ -28,4 +28,4 @@ from quantattn.attention.kernels.launch import Problem
 def test_blocks_are_filled(shape: tuple[int, ...], sequences: int | None, fills: bool) -> None:
     q = torch.empty(shape, dtype=torch.bfloat16)
     cu = None if sequences is None else torch.zeros(sequences + 1, dtype=torch.int32)
-    assert fills_blocks(q, Problem(1.0, None, None, cu, cu)) is fills
+    assert has_backward(q, Problem(1.0, None, None, cu, cu)) is fills

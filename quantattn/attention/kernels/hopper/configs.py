@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import triton
 
@@ -12,7 +13,7 @@ class ForwardConfig:
     """A program's shape.
 
     Attributes:
-        groups: warpgroups of 64 queries each, 2 or 3.
+        groups: warpgroups of 64 queries each, 1 to 3.
         block_n: keys a block.
         stages: buffers of keys, and as many of values.
         registers: of a thread that multiplies.
@@ -20,6 +21,8 @@ class ForwardConfig:
         overlap: a warpgroup's products run beside its own softmax.
         turns: warpgroups take turns at the tensor cores.
         two_loops: under a causal mask, cut blocks and full ones have a loop each; else one loop asks each time.
+        shares: results leave through the buffer of the queries, which the next ones then wait for.
+        programs: a multiprocessor runs at a time.
     """
 
     groups: int
@@ -30,15 +33,33 @@ class ForwardConfig:
     overlap: bool
     turns: bool
     two_loops: bool = True
+    shares: bool = False
+    programs: int = 1
 
+    def warps(self, bounded: bool) -> dict[str, Any]:
+        """What the warps beside the first warpgroup do, their number, their registers a thread, and the average."""
+        more, spare = self.groups - 1, 2 if bounded else 1  # a bounded mask needs warps that inspect
+        threads = 128 * (self.groups + 1)  # the spare warps are made up to four
+        return {
+            "WORKERS": (*range(1, self.groups), *(LOADS, INSPECTS)[:spare]),
+            "WARPS": (4,) * more + (1, 2)[:spare],
+            "REGISTERS": (self.registers,) * more + (self.spare,) * spare,
+            "maxnreg": _REGISTERS // (self.programs * threads) // 8 * 8,
+        }
+
+
+_REGISTERS = 65536
+LOADS, INSPECTS = 3, 4
+"""Numbers of the warps that do not multiply; the warpgroups that do have 0, 1 and 2."""
 
 _TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 FORWARD = {
     # From 3.7 on two loops need more registers than three warpgroups leave.
     64: ForwardConfig(3, 128, stages=3, registers=160, spare=32, overlap=False, turns=True, two_loops=_TRITON < (3, 7)),
     128: ForwardConfig(2, 128, stages=2, registers=240, spare=32, overlap=True, turns=False),
+    256: ForwardConfig(2, 64, stages=2, registers=240, spare=24, overlap=True, turns=False, shares=True),
 }
-"""Head size rounded up to 64 or 128 → configuration."""
+"""Columns of a buffer → configuration."""
 
 
 @dataclass(frozen=True)
@@ -72,5 +93,5 @@ BACKWARD = {
 
 
 def padded_head(d: int) -> int:
-    """Columns of a buffer for head size d, 64 or 128."""
-    return 64 if d <= 64 else 128
+    """Columns of a buffer for head size d: 64, 128 or 256."""
+    return 64 if d <= 64 else 128 if d <= 128 else 256

@@ -27,11 +27,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from quantattn.attention.kernels.hopper import configs
 from quantattn.attention.kernels.hopper.arithmetic import announce, exp2, meet, pin, to_16_bits
 from quantattn.attention.kernels.hopper.loading import Buffers, Signals, inspector, loader, taint
 from quantattn.attention.kernels.hopper.tasks import FIELDS, Work, hide, hides, read_note
 from quantattn.attention.kernels.hopper.tiles import make_barriers, store_rows
 from quantattn.attention.kernels.primitives import LN2
+
+LOADS, INSPECTS = gl.constexpr(configs.LOADS), gl.constexpr(configs.INSPECTS)
 
 FLOOR = gl.constexpr(-3e38)
 """Running maximum of a row that has seen nothing, so that −inf − m is −inf."""
@@ -155,7 +158,8 @@ def attend(
                 u, weights, m, l, q, buffers, signals, step, t, row, 0, work, unit, group, 0, SL, OL, PL, s
             )
             step += 1
-    mbarrier.arrive(signals.q_empty.index(0), count=1)
+    if not s.shares:
+        mbarrier.arrive(signals.q_empty.index(0), count=1)
     last = (step - 1) % s.stages
     mbarrier.wait(signals.v_full.index(last), ((step - 1) // s.stages) & 1)
     u = warpgroup_mma(weights, buffers.v.index(last), u, is_async=True)
@@ -174,7 +178,7 @@ def attender(
     ROWS: gl.constexpr = gl.SliceLayout(1, SL)
     D: gl.constexpr = s.d
     q = buffers.q.index(group)
-    buffer = buffers.out.index(group)
+    buffer = q if s.shares else buffers.out.index(group)
     step = 0
     turn = 0
     fill = 0
@@ -190,9 +194,10 @@ def attender(
         u = gl.zeros([64, D], gl.float32, layout=OL)
         m = gl.zeros([64], gl.float32, layout=ROWS)
         l = gl.zeros([64], gl.float32, layout=ROWS)
-        if t.blocks > 0:
+        if (t.blocks > 0) | s.shares:
             mbarrier.wait(signals.q_full.index(0), fill & 1)
             fill += 1
+        if t.blocks > 0:
             u, m, l, step = attend(t, q, buffers, signals, step, row, work, unit, group, SL, OL, s)
         empty = l == 0.0
         mass = gl.where(empty, 1.0, l)
@@ -215,6 +220,9 @@ def attender(
         gl.store(to, lse, mask=query < p.n_q)
         if (row < p.n_q) & (wrong == 0):  # two stores to one place have no order
             store_rows(out_dst, p, p.q_start, p.n_q, row, t.head, buffer, s.packed)
+        if s.shares:
+            tma.store_wait(0)
+            mbarrier.arrive(signals.q_empty.index(0), count=1)
         turn += 1
         mbarrier.wait(signals.note_full.index(0), turn & 1)
         t = read_note(notes, 4)
@@ -222,13 +230,29 @@ def attender(
     tma.store_wait(0)
 
 
+@gluon.jit
+def part(
+    q_src, k_src, v_src, out_dst, lse_ptr, buffers, notes, signals, work, unit, i: gl.constexpr, s: gl.constexpr
+):  # fmt: skip
+    """What one set of warps does: attend (i is its number), load or inspect."""
+    if i == LOADS:
+        loader(q_src, k_src, v_src, buffers, notes, signals, work, s)
+    elif i == INSPECTS:
+        inspector(buffers, notes, signals, work, s)
+    else:
+        attender(buffers, notes, signals, out_dst, lse_ptr, work, unit, i, s)
+
+
 @gluon.jit(do_not_specialize=["n_sequences", "n_q", "n_k", "heads", "group", "per_head", "tiles", "left", "right"])
 def _attention_fwd(
     q_src, k_src, v_src, out_dst, lse_ptr, cu_q_ptr, cu_k_ptr, counter_ptr, scale,
     n_sequences, n_q, n_k, heads, group, per_head, tiles, left, right,
-    SIZES: gl.constexpr, REGISTERS: gl.constexpr, SPARE: gl.constexpr,
+    SIZES: gl.constexpr, WORKERS: gl.constexpr, WARPS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Persistent: a program a multiprocessor takes tiles of 64 · groups queries of one head until none is left."""
+    """Persistent: each program takes tiles of 64 · groups queries of one head until none is left.
+
+    WORKERS says what the warps do that come with the first warpgroup, each set in turn; WARPS how many they are.
+    """
     s: gl.constexpr = SIZES
     GROUPS: gl.constexpr = s.groups
     STAGES: gl.constexpr = s.stages
@@ -238,11 +262,12 @@ def _attention_fwd(
     dtype: gl.constexpr = q_src.dtype
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     ONE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    queries = gl.allocate_shared_memory(dtype, [GROUPS, 64, D], LAYOUT)
     buffers = Buffers(
-        gl.allocate_shared_memory(dtype, [GROUPS, 64, D], LAYOUT),
+        queries,
         gl.allocate_shared_memory(dtype, [STAGES, N, D], LAYOUT),
         gl.allocate_shared_memory(dtype, [STAGES, N, D], LAYOUT),
-        gl.allocate_shared_memory(dtype, [GROUPS, 64, D], LAYOUT),
+        queries if s.shares else gl.allocate_shared_memory(dtype, [GROUPS, 64, D], LAYOUT),
         gl.allocate_shared_memory(gl.int32, [EIGHTHS, 8], ONE),
         gl.allocate_shared_memory(gl.int32, [STAGES, 1], ONE),
         gl.allocate_shared_memory(gl.int32, [2, 1], ONE),
@@ -260,45 +285,10 @@ def _attention_fwd(
     )  # fmt: skip
     work = Work(cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads, group, per_head, tiles, counter_ptr, left, right)
     unit = scale * 1.4426950408889634
-    if s.groups == 2:
-        if s.bounded:
-            gl.warp_specialize(
-                [
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 0, SIZES)),
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 1, SIZES)),
-                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, SIZES)),
-                    (inspector, (buffers, notes, signals, work, SIZES)),
-                ],
-                [4, 1, 2], [REGISTERS, SPARE, SPARE],
-            )  # fmt: skip
-        else:
-            gl.warp_specialize(
-                [
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 0, SIZES)),
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 1, SIZES)),
-                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, SIZES)),
-                ],
-                [4, 1], [REGISTERS, SPARE],
-            )  # fmt: skip
-    else:
-        if s.bounded:
-            gl.warp_specialize(
-                [
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 0, SIZES)),
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 1, SIZES)),
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 2, SIZES)),
-                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, SIZES)),
-                    (inspector, (buffers, notes, signals, work, SIZES)),
-                ],
-                [4, 4, 1, 2], [REGISTERS, REGISTERS, SPARE, SPARE],
-            )  # fmt: skip
-        else:
-            gl.warp_specialize(
-                [
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 0, SIZES)),
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 1, SIZES)),
-                    (attender, (buffers, notes, signals, out_dst, lse_ptr, work, unit, 2, SIZES)),
-                    (loader, (q_src, k_src, v_src, buffers, notes, signals, work, SIZES)),
-                ],
-                [4, 4, 1], [REGISTERS, REGISTERS, SPARE],
-            )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (part, (q_src, k_src, v_src, out_dst, lse_ptr, buffers, notes, signals, work, unit, gl.constexpr(i), SIZES))
+            for i in (0,) + WORKERS  # noqa: RUF005  what a star means it does not know
+        ],
+        WARPS, REGISTERS,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""From tensors to launches on sm_90. Shapes: q (B, N, H, D), k and v (B, Nk, Hkv, D), 16 bits, D ≤ 128."""
+"""From tensors to launches on sm_90. Shapes: q (B, N, H, D), k and v (B, Nk, Hkv, D), 16 bits, D ≤ 256."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ def launch_forward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, problem: Problem, config: ForwardConfig | None = None
 ) -> None:
     """Write out (B, N, H, D) and lse (B, H, N) float32, both contiguous and owned by the caller."""
-    columns = padded_head(q.shape[-1])
-    c = config or FORWARD[columns]
     packed = problem.cu_q is not None
     if not q.numel():
         return
@@ -41,18 +39,21 @@ def launch_forward(
         out.zero_()
         lse.fill_(-torch.inf)
         return
+    columns = padded_head(q.shape[-1])
+    bounds = problem.bounds()
+    left, right = bounds.left is not None, bounds.right is not None
+    bounded = left or right
+    c = config or FORWARD[columns]
     batch, heads = q.shape[0], q.shape[2]
     per_head = problem.tiles(q, 64 * c.groups) // batch
     tiles = per_head * heads * batch
-    bounds = problem.bounds()
-    programs = min(multiprocessors(q.device), tiles)
-    left, right = bounds.left is not None, bounds.right is not None
+    programs = min(c.programs * multiprocessors(q.device), tiles)
     # Equal tiles come out even by themselves.
-    dynamic = packed or left or right
+    dynamic = packed or bounded
     counter = torch.zeros(1, dtype=torch.int32, device=q.device) if dynamic else None
     sizes = tasks.Sizes(
-        columns, c.block_n, c.stages, c.groups, packed, c.overlap, c.turns, c.two_loops, dynamic, left, right,
-        bounded=left or right, q_bytes=c.groups * 64 * columns * 2, kv_bytes=c.block_n * columns * 2,
+        columns, c.block_n, c.stages, c.groups, packed, c.overlap, c.turns, c.two_loops, c.shares, dynamic,
+        left, right, bounded, q_bytes=c.groups * 64 * columns * 2, kv_bytes=c.block_n * columns * 2,
     )  # fmt: skip
     _attention_fwd[(programs,)](
         describe(describable(q), 64, columns, packed=packed),
@@ -62,14 +63,16 @@ def launch_forward(
         lse, problem.cu_q, problem.cu_k, counter, problem.scale,
         problem.sequences(q), q.shape[1], k.shape[1], heads, heads // k.shape[2], per_head, tiles,
         bounds.left or 0, bounds.right or 0,
-        SIZES=sizes, REGISTERS=c.registers, SPARE=c.spare, num_warps=4,
+        SIZES=sizes, **c.warps(bounded), num_warps=4,
     )  # fmt: skip
 
 
-def fills_blocks(q: Tensor, problem: Problem) -> bool:
-    """Whether the workspace of the backward, whole blocks of every sequence, is not much larger than q: its sums of dq
-    are float32, and one of them for 16 rows would take eight times their own.
+def has_backward(q: Tensor, problem: Problem) -> bool:
+    """Whether `launch_backward` takes this: D ≤ 128, and its workspace, whole blocks of every sequence, is not much
+    larger than q; the sums of dq are float32, and one block of them for 16 rows would take eight times their own.
     """
+    if q.shape[-1] > max(BACKWARD):
+        return False
     block = 2 * _HALF * _HALF // padded_head(q.shape[-1])
     return problem.tiles(q, block) * block <= 4 * q.shape[0] * q.shape[1]
 

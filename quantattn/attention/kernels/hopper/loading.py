@@ -48,7 +48,7 @@ def load_tile(t, q_src, k_src, v_src, buffers, signals, work, step, fill, s: gl.
     GROUPS: gl.constexpr = s.groups
     p = t.place
     kv_head = t.head // work.group
-    if t.blocks > 0:
+    if (t.blocks > 0) | s.shares:
         q_full = signals.q_full.index(0)
         mbarrier.wait(signals.q_empty.index(0), (fill & 1) ^ 1)
         mbarrier.expect(q_full, s.q_bytes)

@@ -15,7 +15,7 @@ class Sizes(NamedTuple):
     """Compile-time facts of one program.
 
     Attributes:
-        d: columns of a buffer, D padded to 64 or 128.
+        d: columns of a buffer, D padded to 64, 128 or 256.
         n: keys a block.
         stages: buffers of keys, and of values.
         groups: warpgroups of 64 queries each.
@@ -23,6 +23,7 @@ class Sizes(NamedTuple):
         overlap: a warpgroup's products run beside its own softmax.
         turns: warpgroups take turns at the tensor cores.
         two_loops: cut blocks and full ones have a loop each, unless there is a left bound.
+        shares: results leave through the buffer of the queries.
         dynamic: tiles are drawn from a counter.
         left, right: whether the mask has that bound.
         bounded: whether it has either.
@@ -38,6 +39,7 @@ class Sizes(NamedTuple):
     overlap: Any
     turns: Any
     two_loops: Any
+    shares: Any
     dynamic: Any
     left: Any
     right: Any
