@@ -1,0 +1,90 @@
+"""Raw captures of websockets in the manner of cryptofeed: lines "<epoch>: <JSON>" of BitMEX or Bitstamp.
+
+The format, its units and what it cannot tell: docs/sources/capture.md.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from quantattn.data.sources.crypto.bitmex_stream import BitmexStream
+from quantattn.data.sources.crypto.bitstamp_stream import BitstampStream
+from quantattn.data.sources.crypto.feed import (
+    Account,
+    BadLine,
+    LevelSource,
+    Reading,
+    files_under,
+    level_source,
+    refuse_overlaps,
+    sort_rows,
+)
+from quantattn.data.sources.crypto.messages import Line, Recording, Rows, Stream, decode, plausible, show
+from quantattn.data.sources.decimals import NotExact, scaled
+
+ENDINGS = (".gz", ".xz", ".zip", ".0", ".txt")
+_CONTROL = re.compile(rb"(?:wss?|https?)://\S{1,200} (<->|<-|->) \d{1,11}(?:\.\d{1,9})?(?::.*)?", re.DOTALL)
+
+
+def scan_capture(
+    path: str | Path,
+    levels: int = 10,
+    *,
+    from_empty: bool = False,
+    price_exponent: int = -10,
+    size_exponent: int = -8,
+    tick: str | None = None,
+    on_gap: Literal["forget", "keep"] = "forget",
+    on_bad: Literal["refuse", "quarantine"] = "refuse",
+    set_aside: str | Path | None = None,
+) -> LevelSource:
+    """Captured messages as book events (schema `BookEvents`), trades among them, of every instrument in the capture.
+
+    Files are read in pieces; the table of their events is in memory.
+
+    Args:
+        path: one file (plain, gzip, xz, or a zip of one), or a folder of them, read in the order of their names.
+        levels: of the books to keep.
+        from_empty: let books begin empty where no snapshot came, as in captures of Bitstamp's changes; what stood
+            before the capture is then lacking. False: such an instrument has no book.
+        price_exponent: a price p of the table is p · 10^price_exponent; a file with more digits is refused.
+        size_exponent: the same for sizes.
+        tick: smallest price step as decimal text ("0.5"); None takes the greatest step that divides all prices.
+        on_gap: where the connection began anew, or a line was left out: "forget" shows no book until the next
+            snapshot, "keep" goes on.
+        on_bad: "refuse" raises at the first bad line; "quarantine" leaves lines out, counts them under their reason,
+            writes them to `set_aside`, and treats each as a gap.
+        set_aside: CSV file for what is left out; needed with "quarantine".
+
+    Raises:
+        ValueError: one sentence that names the file, the line, what was found and what was expected.
+        RuntimeError: numba is not installed (extra `book`).
+    """
+    account = Account(Reading(levels, price_exponent, size_exponent, tick, on_gap, on_bad, set_aside))
+    recording = Recording(account, _parted, lambda message: _stream_of(message, account))
+    parts = [recording.read(file) for file in files_under(Path(path), "a capture", ENDINGS)]
+    refuse_overlaps(parts)
+    return level_source(sort_rows(parts), account, from_empty)
+
+
+def _parted(text: bytes) -> Line:
+    if (control := _CONTROL.fullmatch(text)) is not None:
+        return "opened" if control[1] == b"<->" else "sent"
+    stamp, colon, body = text.partition(b": ")
+    if not colon:
+        raise BadLine("not a line of a capture", f"found {show(text)}, expected '<seconds>: <JSON>' or a control line")
+    try:
+        received = scaled(stamp.decode("ascii", "replace"), -9)
+    except NotExact as error:
+        raise BadLine("no receipt", f"{error} at the beginning, in seconds since 1970") from error
+    return plausible(received, "receipt"), decode(body)
+
+
+def _stream_of(message: dict[str, Any], account: Account) -> Stream:
+    if {"table", "info", "success"} & message.keys():
+        return BitmexStream(account, Rows())
+    if {"event", "channel"} <= message.keys():
+        return BitstampStream(account, Rows())
+    raise BadLine("unknown venue", f"found keys {show(sorted(message))}, expected messages of BitMEX or of Bitstamp")

@@ -1,0 +1,107 @@
+"""Files of lines, plain or compressed, in pieces of whole lines, so that a file may be larger than memory."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+PIECE = 1 << 24
+LONGEST_LINE = 1 << 26
+_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
+
+
+class DamagedFile(ValueError):
+    """A file that cannot be read to its end; the sentence names it."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Whole lines from the middle of a file.
+
+    Attributes:
+        first: number of its first line, counted from 1 as an editor does.
+        data: the lines with their ends; the last line of a file may lack its end.
+    """
+
+    first: int
+    data: bytes
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Number and bytes of every line, without LF or CRLF."""
+        rows = self.data.split(b"\n")
+        if not rows[-1]:
+            rows.pop()
+        for n, row in enumerate(rows):
+            yield self.first + n, row.removesuffix(b"\r")
+
+
+def read_pieces(path: Path, size: int = PIECE) -> Iterator[Piece]:
+    """Cut a file (plain, gzip, xz, or a zip of one file) into pieces; about two of them are in memory at once.
+
+    What a file is, its first bytes say and not its name.
+
+    Raises:
+        DamagedFile: broken compression, a zip of more than one file, a line of more than 64 MiB, Zstandard.
+    """
+    rest, first, done = b"", 1, 0
+    with _opened(path) as file:
+        while True:
+            try:
+                block = file.read(size)
+            except _BROKEN as error:
+                raise DamagedFile(f"{path.name} breaks off after about byte {done} unpacked: {error}") from error
+            done += len(block)
+            cut = block.rfind(b"\n") + 1
+            if block and not cut:
+                rest += block
+                if len(rest) > LONGEST_LINE:
+                    raise DamagedFile(f"{path.name}, line {first}: expected lines of at most {LONGEST_LINE} bytes")
+                continue
+            whole = rest + block[:cut] if block else rest
+            if whole:
+                yield Piece(first, whole)
+                first += whole.count(b"\n")
+            rest = block[cut:]
+            if not block:
+                return
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("rb") as raw:
+        head = raw.read(6)
+        raw.seek(0)
+        if head[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        elif head == b"\xfd7zXZ\0":
+            with lzma.LZMAFile(raw) as plain:
+                yield cast("IO[bytes]", plain)
+        elif head[:4] == b"\x28\xb5\x2f\xfd":
+            raise DamagedFile(f"{path.name} is Zstandard, expected plain text, gzip, xz or zip; unpack it first")
+        elif head[:4] == b"PK\x03\x04":
+            with _member(path, raw) as file:
+                yield file
+        else:
+            yield raw
+
+
+@contextmanager
+def _member(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    try:
+        archive = zipfile.ZipFile(raw)
+        names = [each.filename for each in archive.infolist() if not each.is_dir()]
+        if len(names) != 1:
+            raise DamagedFile(f"{path.name} holds {len(names)} files, expected a zip of one")
+        file = archive.open(names[0])
+    except (*_BROKEN, RuntimeError) as error:  # RuntimeError: it is encrypted
+        raise DamagedFile(f"{path.name} is no zip that can be read: {str(error)[:120]}") from error
+    with archive, file:
+        yield file
