@@ -139,6 +139,7 @@ def check_goal(asked: TrainSettings, objective: Any) -> None:
     if isinstance(objective, (Outcome, Regression)):
         if asked.labels == NO_LABELS:
             raise UsageError("labels=none goes with objectives that predict the data themselves; name other labels")
+        _check_kind_of_label(labels(asked).get("label"), isinstance(objective, Outcome))
         if not asked.model.causal and layout in ("chunks", "windows"):
             raise UsageError(
                 f"data.prepare.layout={layout} puts decisions inside of sequences, where a bidirectional encoder would "
@@ -152,6 +153,14 @@ def check_goal(asked: TrainSettings, objective: Any) -> None:
             f"with data.prepare.layout={layout} test sequences would begin with training events, which this objective "
             "predicts too; use data.prepare.layout=windows"
         )
+
+
+def _check_kind_of_label(label: Any, wants_classes: bool) -> None:
+    """Refuse an objective over classes for a label that is a value, and the other way round."""
+    classes = getattr(label, "class_names", None)
+    if classes is not None and bool(classes) != wants_classes:
+        found, wanted = ("classes", "outcome") if classes else ("a value", "regression")
+        raise UsageError(f"labels: {label.name} is {found}, so objective={wanted} is needed")
 
 
 def labels(asked: TrainSettings) -> dict[str, Any]:
