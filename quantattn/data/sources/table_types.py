@@ -57,6 +57,9 @@ class Column:
             return Column("integer", -places)
         return Column("category" if match[1] == "category" else "float" if match[1] == "float" else "integer")
 
+    def __str__(self) -> str:
+        return f"decimal({-self.exponent})" if self.exponent else self.kind
+
     @property
     def dtype(self) -> type[pl.DataType]:
         """What the column holds."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -11,17 +9,15 @@ import polars as pl
 from quantattn.data.market.encode import Unlabelled
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
 from quantattn.data.schema import Events, check
+from quantattn.data.sources.source import Source
 from quantattn.data.sources.table import TableSource
 from quantattn.data.table.tokens import TableTokenizer
-
-if TYPE_CHECKING:
-    from quantattn.data.sources.source import Source
 
 Ints = npt.NDArray[np.int64]
 
 
 def encode_table(
-    source: Source,
+    source: TableSource,
     vocabulary_json: str,
     *,
     max_seq_len: int = 512,
@@ -31,10 +27,11 @@ def encode_table(
     """Every entity as of its last event, in the tokens of a tokenizer that was fitted before.
 
     Raises:
-        ValueError: the source is no table, or lacks a column that the tokens are made of.
+        ValueError: the source is no table, or a column that the tokens are made of is missing or of another type.
     """
     events = collect_events(source)
     tokenizer = TableTokenizer.from_json(vocabulary_json)
+    tokenizer.require(source.columns)
     table = token_table(events, tokenizer)
     rows = table.offsets[1:] - 1
     return Unlabelled(
@@ -60,17 +57,9 @@ def collect_events(source: Source) -> pl.DataFrame:
 
 
 def token_table(events: pl.DataFrame, tokenizer: TableTokenizer) -> TokenTable:
-    """The columns of a tokenizer as arrays; the events must be in canonical order.
-
-    Raises:
-        ValueError: a column that the tokens are made of is missing.
-    """
+    """The columns of a tokenizer as arrays; the events must be in canonical order."""
     names = (*tokenizer.codes, *tokenizer.values)
-    try:
-        frame = tokenizer.transform(events.lazy()).collect()
-    except pl.exceptions.ColumnNotFoundError as error:
-        missing = str(error).splitlines()[0]
-        raise ValueError(f"the table lacks a column that the tokens are made of: {missing}") from error
+    frame = tokenizer.transform(events.lazy()).collect()
     runs = frame["entity"].rle().struct.unnest()
     return TokenTable(
         fields={name: frame[name].to_numpy() for name in names},

@@ -38,6 +38,7 @@ class TableTokenizer:
         fitted_last: the latest `available_time` that was looked at, ns UTC.
         fitted_rows: how many rows were looked at.
         zone: time zone of the calendar.
+        columns: the columns of the table that tokens are made of, with their types.
     """
 
     categories: Mapping[str, tuple[str, ...]]
@@ -45,6 +46,7 @@ class TableTokenizer:
     fitted_last: int
     fitted_rows: int
     zone: str
+    columns: Mapping[str, Column]
 
     @staticmethod
     def fit(
@@ -85,6 +87,7 @@ class TableTokenizer:
             fitted_last=int(rows["available_time"].to_numpy().max()),
             fitted_rows=rows.height,
             zone=zone,
+            columns={name: columns[name] for name in names if name in columns},
         )
 
     @property
@@ -110,6 +113,18 @@ class TableTokenizer:
             made += [field.code(column).alias(f"{name}_code"), field.value(name, column).alias(f"{name}_value")]
         return raw.select("entity", "available_time", *made)
 
+    def require(self, columns: Mapping[str, Column]) -> None:
+        """Refuse a table whose columns cannot be read by these tokens.
+
+        Raises:
+            ValueError: a column that is missing, or of another type or exponent.
+        """
+        for name, fitted in self.columns.items():
+            if name not in columns:
+                raise ValueError(f"the tokens are made of column {name!r}; the table has {', '.join(columns)}")
+            if columns[name] != fitted:
+                raise ValueError(f"column {name!r} is {columns[name]}, but the tokens were fitted on {fitted}")
+
     def to_json(self) -> str:
         """The tokenizer as JSON; `from_json` gives back an equal one (floats are written in full)."""
         plain = {
@@ -118,6 +133,7 @@ class TableTokenizer:
             "fitted_last": self.fitted_last,
             "fitted_rows": self.fitted_rows,
             "zone": self.zone,
+            "columns": {name: [column.kind, column.exponent] for name, column in self.columns.items()},
             "categories": {name: list(values) for name, values in self.categories.items()},
             "numeric": {
                 name: {"edges": list(field.edges), "center": field.center, "scale": field.scale}
@@ -141,6 +157,7 @@ class TableTokenizer:
             fitted_last=plain["fitted_last"],
             fitted_rows=plain["fitted_rows"],
             zone=plain["zone"],
+            columns={name: Column(kind, exponent) for name, (kind, exponent) in plain["columns"].items()},
         )
 
     def _category(self, name: str, known: Sequence[str]) -> pl.Expr:
