@@ -22,11 +22,15 @@ from quantattn.data.sources.lobster import scan_lobster
 from quantattn.data.sources.source import Source, SourceReport
 from quantattn.data.sources.table import scan_table
 from quantattn.data.sources.tables import scan_tables
+from quantattn.data.sources.taq import scan_taq
+from quantattn.data.sources.ticks import scan_ticks
 
 __all__ = [
     "SOURCES",
     "Source",
     "SourceReport",
+    "scan_ticks",
+    "scan_taq",
     "scan_bars",
     "scan_binance",
     "scan_binance_depth",
@@ -58,6 +62,8 @@ SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
         "itch": scan_itch,
         "databento": scan_dbn,
         "bars": scan_bars,
+        "taq": scan_taq,
+        "ticks": scan_ticks,
         "synthetic": _synthetic,
         "filings": _filings,
         "table": scan_table,

@@ -19,7 +19,7 @@ from quantattn.data.sources.bar_files import FIELDS, PRICES, BarText, read_bar_t
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
 from quantattn.data.sources.table_files import FAULT, LINE, TEXT, find_files, readable
 from quantattn.data.sources.table_types import Clock, decimal, duration
-from quantattn.data.sources.text_rows import LEFT_OUT, OnBad, check_on_bad, is_rounded, leave_out, rounded
+from quantattn.data.sources.text_rows import LEFT_OUT, OnBad, check_on_bad, is_rounded, leave_out, price_steps, rounded
 
 MISSING = ("", "nan", "NaN", "NA", "N/A", "null", "NULL", "None", "-")
 """Texts that say that a value is missing."""
@@ -89,7 +89,7 @@ def scan_bars(
     check_on_bad(on_bad, set_aside)
     zone = zone or ("UTC" if calendar is None else exchange_zone(calendar))
     settings = BarSettings(price_exponent, size_exponent, Clock(time_format, zone), calendar, duration(length), on_bad)
-    step = None if tick is None else _whole(tick, price_exponent)
+    step = None if tick is None else price_steps(tick, price_exponent)
     files = find_files(Path(path))
     notes: dict[str, list[str]] = {}
     bad: list[pl.DataFrame] = []
@@ -302,13 +302,3 @@ def _instruments(
     return tuple(found), [
         f"ticks taken from the prices (one unit where they were rounded): {', '.join(derived[:5])}{more}"
     ]
-
-
-def _whole(tick: str, exponent: int) -> int:
-    try:
-        step = Decimal(str(tick)).scaleb(-exponent)
-    except ArithmeticError as error:
-        raise ValueError(f"tick must be decimal text such as '0.01', got {tick!r}") from error
-    if not step.is_finite() or step != step.to_integral_value() or not 1 <= step < 2**62:
-        raise ValueError(f"tick must be a positive multiple of 10^{exponent}, got {tick!r}")
-    return int(step)

@@ -27,6 +27,7 @@ from quantattn.data.schema import (
 from quantattn.data.sources.dbn_format import DamagedDbn, open_dbn, record_type
 from quantattn.data.sources.dbn_rows import DEPTH, Rows, read_rows
 from quantattn.data.sources.source import Source, SourceReport, file_sha256, write_set_aside
+from quantattn.data.sources.text_rows import check_on_bad, price_steps
 
 PRICE_EXPONENT = -9
 _SUFFIXES = (".dbn", ".dbn.zst", ".dbn.gz", ".dbz")
@@ -77,12 +78,7 @@ def scan_dbn(
     """
     if levels < 1:
         raise ValueError(f"levels must be at least 1, got {levels}")
-    if on_bad not in ("refuse", "quarantine"):
-        raise ValueError(f"on_bad must be 'refuse' or 'quarantine', got {on_bad!r}")
-    if (on_bad == "quarantine") != (set_aside is not None):
-        raise ValueError(
-            "on_bad='quarantine' and set_aside=FILE go together: what is left out must be written somewhere"
-        )
+    check_on_bad(on_bad, set_aside)
     found: dict[Path, Rows] = {}
     notes: list[str] = []
     for file in _files(Path(path)):
@@ -236,7 +232,9 @@ def _instruments(frame: pl.DataFrame, tick: str | Mapping[str, str] | None) -> t
         missing = [name for name in entities if name not in given]
         if missing:
             raise ValueError(f"no tick is given for {', '.join(missing)}")
-        return tuple(Instrument(name, PRICE_EXPONENT, _steps(given[name])) for name in entities), []
+        return tuple(
+            Instrument(name, PRICE_EXPONENT, price_steps(given[name], PRICE_EXPONENT)) for name in entities
+        ), []
     instruments: list[Instrument] = []
     notes: list[str] = []
     prices = frame.group_by("entity").agg(pl.col("price").drop_nulls().unique())
@@ -252,16 +250,6 @@ def _instruments(frame: pl.DataFrame, tick: str | Mapping[str, str] | None) -> t
     if len(entities) > 3:
         notes.append(f"the ticks of {len(entities) - 3} more entities were found in the same way")
     return tuple(instruments), notes
-
-
-def _steps(text: str) -> int:
-    try:
-        steps = Decimal(str(text)).scaleb(-PRICE_EXPONENT)
-    except ArithmeticError as error:
-        raise ValueError(f"a tick is decimal text such as '0.25', got {text!r}") from error
-    if not steps.is_finite() or steps != steps.to_integral_value() or not 1 <= steps < 2**62:
-        raise ValueError(f"a tick is a positive multiple of 0.000000001, got {text!r}")
-    return int(steps)
 
 
 def _left_out(found: Mapping[Path, Rows]) -> pl.DataFrame:

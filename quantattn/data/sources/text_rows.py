@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -34,11 +35,13 @@ class Checked:
     Attributes:
         frame: the sound ones in the order of the file: `line` (Int64, from 1) and the typed columns.
         rows: how many.
+        facts: name → value of what was asked of them.
         bad: the others, columns of `LEFT_OUT`; `line` as an editor counts.
     """
 
     frame: pl.LazyFrame
     rows: int
+    facts: Mapping[str, Any]
     bad: pl.DataFrame
 
 
@@ -50,6 +53,17 @@ def check_on_bad(on_bad: str, set_aside: str | Path | None) -> None:
         raise ValueError(
             "on_bad='quarantine' and set_aside=FILE go together: what is left out must be written somewhere"
         )
+
+
+def price_steps(tick: str, exponent: int) -> int:
+    """A price step, decimal text, in units of 10^exponent; ValueError when it is no positive multiple of one."""
+    try:
+        steps = Decimal(str(tick)).scaleb(-exponent)
+    except ArithmeticError as error:
+        raise ValueError(f"tick must be decimal text such as '0.01', got {tick!r}") from error
+    if not steps.is_finite() or steps != steps.to_integral_value() or not 1 <= steps < 2**62:
+        raise ValueError(f"tick must be a positive multiple of 10^{exponent}, got {tick!r}")
+    return int(steps)
 
 
 def first_lines(file: Path, n: int) -> list[str]:
@@ -64,6 +78,7 @@ def check_rows(
     columns: Mapping[str, pl.Expr],
     rules: Mapping[str, tuple[pl.Expr, str]],
     on_bad: OnBad,
+    facts: Mapping[str, pl.Expr] | None = None,
 ) -> Checked:
     """Type the rows of a file and look at every one of them once.
 
@@ -73,6 +88,7 @@ def check_rows(
         columns: name → value, null where the text is none.
         rules: reason → (over those columns and the text, whether a row breaks the rule; what was expected).
         on_bad: "refuse" raises for the first row that is broken.
+        facts: name → one value over the columns of all sound rows.
 
     Raises:
         ValueError: one sentence that names file, line, what was found and what was expected; bytes that are no text.
@@ -80,10 +96,18 @@ def check_rows(
     made = part.frame.with_columns(value.alias(name) for name, value in columns.items())
     broken = [pl.when(rule.fill_null(False)).then(pl.lit(reason)) for reason, (rule, _) in rules.items()]
     made = made.with_columns(pl.coalesce(pl.col(FAULT), *broken).alias(FAULT))
+    sound = made.filter(pl.col(FAULT).is_null()).select(pl.col(LINE).alias("line"), *columns)
     left = (pl.lit(file.name).alias("file"), pl.col(LINE).alias("line"), pl.col(FAULT).alias("reason"))
-    bad = readable(
-        made.filter(pl.col(FAULT).is_not_null()).select(*left, pl.col(TEXT).str.slice(0, _SHOWN).alias("text")), file
+    broken_rows = made.filter(pl.col(FAULT).is_not_null()).select(
+        *left, pl.col(TEXT).str.slice(0, _SHOWN).alias("text")
     )
+    looked = sound.select(pl.len().alias("sound"), **{f"fact {name}": value for name, value in (facts or {}).items()})
+    try:
+        bad, about = pl.collect_all([broken_rows, looked])  # together, so that the file is read once
+    except (pl.exceptions.ComputeError, OSError):
+        readable(broken_rows, file)  # says what the bytes do not allow
+        raise
+    found = {name.removeprefix("fact "): about[name][0] for name in about.columns}
     if bad.height and on_bad == "refuse":
         first = bad.row(0, named=True)
         expected = rules[first["reason"]][1] if first["reason"] in rules else "a row like the header"
@@ -91,9 +115,7 @@ def check_rows(
             f"{file.name}, line {first['line']}: {first['reason']} in {first['text']!r}, expected {expected} "
             f"({bad.height} such rows)"
         )
-    sound = made.filter(pl.col(FAULT).is_null()).select(pl.col(LINE).alias("line"), *columns)
-    rows = readable(sound.select(pl.len()), file).item()
-    return Checked(sound, int(rows), bad.cast(LEFT_OUT))
+    return Checked(sound, int(found.pop("sound")), found, bad.cast(LEFT_OUT))
 
 
 def leave_out(bad: Iterable[pl.DataFrame], set_aside: str | Path | None) -> dict[str, int]:
