@@ -29,8 +29,6 @@ __all__ = [
     "SOURCES",
     "Source",
     "SourceReport",
-    "scan_ticks",
-    "scan_taq",
     "scan_bars",
     "scan_binance",
     "scan_binance_depth",
@@ -42,7 +40,9 @@ __all__ = [
     "scan_lobster",
     "scan_table",
     "scan_tables",
+    "scan_taq",
     "scan_tardis",
+    "scan_ticks",
 ]
 
 
