@@ -1,0 +1,46 @@
+"""Gradient boosting beside the others: it learns what is there, it invents no class, it repeats itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quantattn.evaluate import boosted_probabilities, boosting_is_installed
+from quantattn.evaluate.metrics import IGNORE
+
+pytest.importorskip("sklearn", reason="scikit-learn is not here (pip install 'quantattn[compare]')")
+
+
+def drawn(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two features, of which the sign of the first is the class; one in ten is missing."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, 2))
+    y = (x[:, 0] > 0).astype(np.int64)
+    x[random.random((rows, 2)) < 0.1] = np.nan
+    return x, y
+
+
+def test_it_learns_a_rule_and_nothing_from_noise() -> None:
+    assert boosting_is_installed()
+    (x, y), (x_test, y_test) = drawn(300, 0), drawn(300, 1)
+    prob = boosted_probabilities(x, y, x_test, 2)
+    assert np.allclose(prob.sum(axis=1), 1)
+    assert np.mean(prob.argmax(axis=1) == y_test) > 0.9
+    noise = boosted_probabilities(x, np.random.default_rng(2).permutation(y), x_test, 2)
+    assert abs(np.mean(noise.argmax(axis=1) == y_test) - 0.5) < 0.15
+    np.testing.assert_array_equal(prob, boosted_probabilities(x, y, x_test, 2))
+
+
+def test_a_class_without_training_rows_keeps_its_smoothed_share() -> None:
+    x, y = drawn(60, 0)
+    prob = boosted_probabilities(x, np.where(np.arange(60) < 10, IGNORE, y), x, 3)
+    assert np.allclose(prob[:, 2], 1 / 53), "(0 + 1) / (50 rows + 3 classes)"
+    assert np.allclose(prob.sum(axis=1), 1)
+
+
+def test_what_it_cannot_be_fitted_on_is_refused() -> None:
+    x, y = drawn(20, 0)
+    with pytest.raises(ValueError, match="got only class 1"):
+        boosted_probabilities(x, np.ones(20, np.int64), x, 2)
+    with pytest.raises(ValueError, match="infinite in row 3"):
+        boosted_probabilities(np.where(np.arange(20)[:, None] == 3, np.inf, x), y, x, 2)
