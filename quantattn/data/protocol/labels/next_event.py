@@ -51,7 +51,8 @@ class NextEventLabel:
     @property
     def name(self) -> str:
         """Says what: "kind of the next new, cancel, delete or execute"."""
-        return f"{self.target} of the next {' or '.join(KIND_NAMES[kind] for kind in self.kinds)}"
+        what = "kind of" if self.target == "kind" else "time to"
+        return f"{what} the next {' or '.join(KIND_NAMES[kind] for kind in self.kinds)}"
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -45,7 +45,8 @@ def first_touch(
 
     What ends the search, a touch or the horizon, is the end of the interval; nothing later has a say. So a row that
     touches has its answer even where the session, or a halt, cuts its horizon short afterwards: unless the calendar
-    tells at the decision that it will, when the row is left out whatever happens.
+    tells at the decision that it will, when the row is left out whatever happens. A row that cannot be used ends the
+    search too, with its reason and without an answer.
 
     Args:
         stretch: events.
@@ -56,15 +57,15 @@ def first_touch(
         unusable: (R,) rows without a price.
         other: further reasons that the past gives.
     """
-    size = len(stretch)
+    size, prices = len(stretch), stretch.prices
     rise = _first(up[0], up[1], ahead.last, 1)
     fall = _first(down[0], down[1], ahead.last, -1)
     touched = np.minimum(rise, fall)
-    none = touched == size
+    stop = _next(prices.halted | prices.crossed | unusable)
+    blocked = stop <= np.minimum(touched, ahead.last)
+    none = (touched == size) & ~blocked
     side = np.where(none, 0, np.where(fall <= rise, -1, 1)).astype(np.int8)
-    to = np.where(none, ahead.last, touched)
-    end = np.where(none, ahead.end, stretch.time[np.minimum(touched, size - 1)])
-    prices = stretch.prices
+    to = np.where(blocked, stop, np.minimum(touched, ahead.last))
     no_data = other.get("no data", np.zeros(size, np.bool_))
     hits = {
         "session end": ahead.foreseen | (none & ahead.ended),
@@ -72,7 +73,15 @@ def first_touch(
         "crossed book": any_within(prices.crossed, past, to),
         "no data": any_within(unusable, past, to) | (none & ahead.unknown) | no_data,
     }
-    return Touch(side, end, first_reason(size, {**other, **hits}))
+    return Touch(side, np.where(none, ahead.end, stretch.time[to]), first_reason(size, {**other, **hits}))
+
+
+def _next(flag: BoolArray) -> Int64Array:
+    """(R,) the first row after each one on which the flag is set, R where there is none."""
+    size = len(flag)
+    at = np.where(flag, np.arange(size, dtype=np.int64), size)
+    following = np.minimum.accumulate(at[::-1])[::-1]
+    return np.append(following[1:], size)
 
 
 def _first(values: Int64Array, bound: Int64Array | None, last: Int64Array, way: int) -> Int64Array:
