@@ -63,7 +63,7 @@ def scan_table(
             folders give columns), a Delta table, or a lazy frame, such as the result of a database query.
         id: column of the entity; text or whole numbers.
         time: column of the event's time, or several that are joined by a space.
-        columns: name → "category" (String), "integer", "decimal(PLACES)" (Int64 in units of 10^−PLACES) or "float".
+        columns: name → "category" (String), "integer", "decimal2" (Int64 in units of 10^−2) or "float".
         time_format: see `Clock`; columns that hold dates or times of Parquet or Delta need none.
         zone: of times that name none, and of the calendar.
         origin: YYYY-MM-DD of day number 0, for time_format "day".

@@ -18,7 +18,7 @@ DAY = 86_400 * 10**9
 MOST_PLACES = 18
 EPOCHS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
 """Unit of an epoch → decimal places with which its text becomes nanoseconds."""
-_KIND = re.compile(r"(category|integer|float|decimal)(?:\((\d+)\))?")
+_KIND = re.compile(r"category|integer|float|decimal(\d\d?)")
 _UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3_600 * 10**9, "d": DAY}
 _ISO = (
     r"^(?P<date>\d{4}-\d\d-\d\d)(?:[T ](?P<h>\d\d):(?P<m>\d\d)(?::(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?)?"
@@ -41,24 +41,23 @@ class Column:
 
     @staticmethod
     def parse(text: str) -> Column:
-        """Read "category", "integer", "decimal(PLACES)" or "float".
+        """Read "category", "integer", "float", or "decimal2" and the like, a number with so many decimal places.
 
         Raises:
             ValueError: another word.
         """
         match = _KIND.fullmatch(text) if isinstance(text, str) else None
-        places = int(match[2]) if match and match[2] else 0
-        if match is None or (match[1] == "decimal") != (match[2] is not None) or places > MOST_PLACES:
+        if match is None or int(match[1] or 0) > MOST_PLACES:
             raise ValueError(
-                f"a column's type must be category, integer, decimal(PLACES) with at most {MOST_PLACES} places, or "
-                f"float, got {text!r}"
+                f"a column's type must be category, integer, float, or decimal0 … decimal{MOST_PLACES} for a number "
+                f"with so many decimal places, got {text!r}"
             )
-        if match[1] == "decimal":
-            return Column("integer", -places)
-        return Column("category" if match[1] == "category" else "float" if match[1] == "float" else "integer")
+        if match[1] is not None:
+            return Column("integer", -int(match[1]))
+        return Column("category" if text == "category" else "float" if text == "float" else "integer")
 
     def __str__(self) -> str:
-        return f"decimal({-self.exponent})" if self.exponent else self.kind
+        return f"decimal{-self.exponent}" if self.exponent else self.kind
 
     @property
     def dtype(self) -> type[pl.DataType]:

@@ -16,7 +16,7 @@ TABLES: dict[str, Any] = {
     "account": ACCOUNT | {"columns": {"town": "category"}},
     "card": ACCOUNT
     | {"path": "card.csv", "id": "card", "through": {"path": "account.csv", "id": "card", "to": "account"}}
-    | {"columns": {"limit": "decimal(2)"}, "delay": "1d"},
+    | {"columns": {"limit": "decimal2"}, "delay": "1d"},
 }
 
 

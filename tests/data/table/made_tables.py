@@ -11,7 +11,7 @@ from quantattn.data.sources.table import TableSource, scan_table
 from quantattn.data.table import Outcomes
 
 DAY = 86_400 * 10**9
-COLUMNS = {"kind": "category", "amount": "decimal(2)"}
+COLUMNS = {"kind": "category", "amount": "decimal2"}
 
 
 def write_events(file: Path, entities: int = 40, seed: int = 0, least: int = 3, most: int = 12) -> None:

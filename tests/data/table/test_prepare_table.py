@@ -168,7 +168,7 @@ def test_scoring_encodes_every_entity_as_of_its_last_event(source: TableSource, 
     ours = found.sequences.pack([where[name] for name in made.entity["test"].tolist()])
     theirs = made.test.pack(range(len(made.test)))
     assert all(bool((ours.fields[name] == theirs.fields[name]).all()) for name in theirs.fields)
-    thousandths = source_of(tmp_path / "events.csv", columns={"kind": "category", "amount": "decimal(3)"})
+    thousandths = source_of(tmp_path / "events.csv", columns={"kind": "category", "amount": "decimal3"})
     with pytest.raises(ValueError, match="the tokens were fitted on decimal"):
         encode_table(thousandths, made.vocabulary_json)
 

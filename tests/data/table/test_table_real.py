@@ -18,8 +18,8 @@ from quantattn.data.table.twins import TWINS
 EVENTS = {
     "account.asc.gz": ("account_id", "date", "yymmdd", {"frequency": "category", "district_id": "category"}, 4_500),
     "card.asc": ("disp_id", "issued", "%y%m%d %H:%M:%S", {"type": "category"}, 892),
-    "loan.asc": ("account_id", "date", "yymmdd", {"amount": "integer", "payments": "decimal(2)"}, 682),
-    "trans_first_rows.asc": ("account_id", "date", "yymmdd", {"amount": "decimal(2)", "bank": "category"}, 100),
+    "loan.asc": ("account_id", "date", "yymmdd", {"amount": "integer", "payments": "decimal2"}, 682),
+    "trans_first_rows.asc": ("account_id", "date", "yymmdd", {"amount": "decimal2", "bank": "category"}, 100),
 }
 
 

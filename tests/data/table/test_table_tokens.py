@@ -105,9 +105,7 @@ def test_values_that_training_never_saw() -> None:
 def test_tables_that_the_tokens_were_not_fitted_for_are_refused() -> None:
     tokenizer = TableTokenizer.fit(TRAIN, COLUMNS, fields=["amount"])
     tokenizer.require({"amount": Column("integer", -2)})
-    with pytest.raises(
-        ValueError, match=r"column 'amount' is decimal\(3\), but the tokens were fitted on decimal\(2\)"
-    ):
+    with pytest.raises(ValueError, match=r"column 'amount' is decimal3, but the tokens were fitted on decimal2"):
         tokenizer.require({"amount": Column("integer", -3)})
     with pytest.raises(ValueError, match="the tokens are made of column 'amount'; the table has kind"):
         tokenizer.require({"kind": Column("category")})
