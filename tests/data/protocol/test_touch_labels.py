@@ -99,7 +99,7 @@ def answers(measured: pl.DataFrame, name: str) -> list[Answer]:
     step=st.integers(1, 2),
     with_sessions=st.booleans(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_barriers_are_the_definition(
     data: st.DataObject, of: str, horizon: int, unit: Any, multiples: Any, window: int, step: int, with_sessions: bool
 ) -> None:
@@ -118,7 +118,7 @@ def test_barriers_are_the_definition(
     price=st.sampled_from(["mid", "quote"]),
     with_sessions=st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_crossings_are_the_definition(
     table: pl.DataFrame, horizon: int, unit: Any, price: Any, with_sessions: bool
 ) -> None:
@@ -131,7 +131,7 @@ def test_crossings_are_the_definition(
 @given(
     values=st.lists(st.integers(-5, 5), min_size=1, max_size=60), seed=st.integers(0, 99), longest=st.integers(0, 60)
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_first_to_reach_a_bound_is_found(values: list[int], seed: int, longest: int) -> None:
     random, size = np.random.default_rng(seed), len(values)
     last = np.minimum(np.arange(size) + random.integers(0, longest + 1, size), size - 1)
