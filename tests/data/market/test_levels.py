@@ -82,7 +82,7 @@ STREAMS = st.lists(st.one_of(SET, SET, SET, SET, SET, OTHER), max_size=40)
 
 
 @given(first=STREAMS, second=STREAMS, from_empty=st.booleans(), forget=st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_book_is_what_two_dicts_give(
     first: list[Change], second: list[Change], from_empty: bool, forget: bool
 ) -> None:
@@ -147,7 +147,7 @@ def test_there_is_no_book_before_a_snapshot_and_after_a_break() -> None:
 
 
 @given(stream=STREAMS, as_of=st.integers(0, 39))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_another_future_leaves_every_earlier_row_its_bits(stream: list[Change], as_of: int) -> None:
     known = table(stream)
     future = perturb_future(known.filter(pl.col("kind") == UPDATE), as_of)
@@ -158,7 +158,7 @@ def test_another_future_leaves_every_earlier_row_its_bits(stream: list[Change], 
 
 
 @given(stream=STREAMS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_sides_are_alike_and_repeating_a_size_changes_nothing(stream: list[Change]) -> None:
     plain = books(stream)
     mirrored = [(k, -side, None if p is None else 200 - p, *rest) for k, side, p, *rest in stream]

@@ -35,7 +35,7 @@ from quantattn.data.sources.pieces import read_pieces
 from quantattn.data.sources.source import Source
 
 ENDINGS = (".csv", ".csv.gz", ".zip", ".parquet")
-_NAME = re.compile(r"(?:^|_)(?P<entity>[A-Za-z0-9]+(?:_[A-Z0-9]+)?)-(?:aggTrades|trades)")
+_NAME = re.compile(r"(?:^|_)(?P<entity>[A-Z0-9]+_[A-Z0-9]+|[A-Za-z0-9]+)-(?:aggTrades|trades)")
 _DATE = re.compile(r"-(?P<y>20\d\d)-(?P<m>\d\d)(?:-(?P<d>\d\d))?\.")
 _MAKER = choices({"true": 1, "false": -1, "True": 1, "False": -1})
 """isBuyerMaker: the buyer's order rested, so that the resting side is that of the buyer."""

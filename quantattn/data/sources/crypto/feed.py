@@ -212,7 +212,7 @@ def refuse_overlaps(parts: Sequence[pl.DataFrame]) -> None:
 
 def sort_rows(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Rows in canonical order; `seq` counts them as they come."""
-    rows = pl.concat(parts).with_columns(
+    rows = pl.concat(parts, how="diagonal").with_columns(
         seq=pl.int_range(pl.len(), dtype=pl.Int64), order_id=pl.lit(NO_ORDER, pl.Int64)
     )
     return rows.sort(CANONICAL_ORDER, maintain_order=True)

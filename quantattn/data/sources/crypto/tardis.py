@@ -98,7 +98,7 @@ def scan_tardis(
     whole = [file.levels for file in files if file.levels]
     if levels is not None and whole and levels > min(whole):
         raise ValueError(f"{path} has snapshots of {min(whole)} levels, but levels={levels} was asked for")
-    depth = min(whole) if whole and levels is None else levels or 10
+    depth = min(whole) if whole and levels is None else 10 if levels is None else levels
     reading = Reading(depth, price_exponent, size_exponent, tick, on_gap, on_bad, set_aside)
     account = Account(reading)
     trades = [_trades(file, account) for file in files if file.kind == "trades"]

@@ -1,0 +1,73 @@
+"""Files of lines in pieces: the same lines whatever the compression and the size of a piece, and damage named."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import random
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from quantattn.data.sources.pieces import DamagedFile, Piece, read_pieces
+
+LINES = [b"", b"a,1", b"\xff", b"x" * 3000, b"b,2\r", b"", b"last"]
+DATA = b"\n".join(LINES)
+
+
+def zipped(*members: bytes) -> bytes:
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        for n, member in enumerate(members):
+            archive.writestr(f"{n}.csv", member)
+    return raw.getvalue()
+
+
+def pieces(tmp_path: Path, data: bytes, size: int = 1 << 24) -> list[Piece]:
+    path = tmp_path / "feed.bin"
+    path.write_bytes(data)
+    return list(read_pieces(path, size))
+
+
+DRESSES = {
+    "plain": DATA,
+    "gzip": gzip.compress(DATA),
+    "two gzips": gzip.compress(DATA[:1000]) + gzip.compress(DATA[1000:]),
+    "xz": lzma.compress(DATA),
+    "zip": zipped(DATA),
+}
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+@pytest.mark.parametrize("size", [1, 7, 1024, 1 << 24])
+def test_every_dress_and_size_gives_the_same_lines(tmp_path: Path, dress: str, size: int) -> None:
+    found = pieces(tmp_path, DRESSES[dress], size)
+    assert b"".join(piece.data for piece in found) == DATA
+    lines = [line for piece in found for line in piece.lines()]
+    assert lines == [(n + 1, line.removesuffix(b"\r")) for n, line in enumerate(LINES)]
+
+
+def test_an_empty_file_has_no_piece_and_an_ended_line_no_line_after_it(tmp_path: Path) -> None:
+    assert pieces(tmp_path, b"") == []
+    assert [line for piece in pieces(tmp_path, b"a\n\n") for line in piece.lines()] == [(1, b"a"), (2, b"")]
+
+
+@pytest.mark.parametrize("dress", ["gzip", "xz", "zip"])
+def test_a_stream_that_breaks_off_is_never_read_to_a_silent_end(tmp_path: Path, dress: str) -> None:
+    whole = DRESSES[dress]
+    for cut in random.Random(0).sample(range(7, len(whole)), min(40, len(whole) - 7)):
+        with pytest.raises(DamagedFile, match=r"feed\.bin") as caught:
+            pieces(tmp_path, whole[:cut])
+        assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DamagedFile, match="holds 2 files, expected a zip of one"):
+        pieces(tmp_path, zipped(b"a", b"b"))
+    with pytest.raises(DamagedFile, match=r"is Zstandard, expected .*; unpack it first"):
+        pieces(tmp_path, b"\x28\xb5\x2f\xfd" + bytes(20))
+    monkeypatch.setattr("quantattn.data.sources.pieces.LONGEST_LINE", 100)
+    with pytest.raises(DamagedFile, match="line 2: expected lines of at most 100 bytes"):
+        pieces(tmp_path, b"a\n" + b"x" * 200, 10)
