@@ -56,11 +56,8 @@ class SelfAttention(nn.Module):
     def _all_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation) -> Tensor:
         """(T, H, D), with q, k and v of every head from one product."""
         qkv = self._by_head(self.project_in(x))  # (T, H + 2 Hkv, D)
-        turned, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], dim=1)
-        if isinstance(self.norm_q, RMSNorm):
-            q, k = torch.split(turned, [self.heads, self.kv_heads], dim=1)
-            turned = torch.cat([self.norm_q(q), self.norm_k(k)], dim=1)
-        q, k = torch.split(rotate(turned, *rotation), [self.heads, self.kv_heads], dim=1)
+        q, k, v = torch.split(qkv, [self.heads, self.kv_heads, self.kv_heads], dim=1)
+        q, k = rotate(self.norm_q(q), *rotation), rotate(self.norm_k(k), *rotation)
         return self._attend(q, k, v, cu_seqlens, cu_seqlens)
 
     def _last_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor) -> Tensor:
@@ -155,7 +152,7 @@ class Encoder(nn.Module):
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.reset_parameters()
         if config.compile:
-            self.compile(dynamic=True)
+            self.compile()
 
     def reset_parameters(self) -> None:
         """Draw the parameters from torch's global generator.
@@ -171,6 +168,14 @@ class Encoder(nn.Module):
             elif isinstance(module, RMSNorm):
                 nn.init.ones_(module.weight)
         nn.init.ones_(self.norm.weight)
+
+    def __call__(self, batch: PackedBatch, at_decisions: bool = False) -> Tensor:
+        """As `forward`; what `compile` makes of it serves every number of tokens, sequences and decisions."""
+        if self.config.compile and not torch.compiler.is_compiling():
+            # `dynamic=True` would also make variables of ε, the rotary bases and every other float.
+            for sized in (*batch.fields.values(), batch.time, batch.cu_seqlens, batch.positions):
+                torch._dynamo.maybe_mark_dynamic(sized, 0)
+        return super().__call__(batch, at_decisions)  # type: ignore[no-any-return]
 
     def forward(self, batch: PackedBatch, at_decisions: bool = False) -> Tensor:
         """(T, C) hidden states of a batch, after the final norm.

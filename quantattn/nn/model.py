@@ -122,7 +122,7 @@ class Model(nn.Module):
 
     def _at_decisions(self, batch: PackedBatch) -> Tensor:
         _require_no_leak(batch, self.encoder.config)
-        return self.encoder(batch, at_decisions=True)  # type: ignore[no-any-return]
+        return self.encoder(batch, at_decisions=True)
 
 
 def _by_batch(deterministic: bool | Literal["batch"]) -> bool:

@@ -34,25 +34,44 @@ def rotary_table(
     the sequence's first token. Nanoseconds are subtracted as integers and angles are formed in float64, so neither
     the epoch nor a million positions costs precision; adding a constant to all times of a sequence changes no bit.
     """
+    pairs, periods = config.head_size // 2, config.time_periods
+    cos, sin = _table_op(time, cu_seqlens, pairs, config.time_pairs, base, *periods, batch_invariant)
+    return cos, sin
+
+
+# A compiler would rather compute sines again in float64, in every layer and for every head, than read them from memory:
+# it cannot look into an operator.
+@torch.library.custom_op("quantattn::rotary_table", mutates_args=())
+def _table_op(
+    time: Tensor, cu_seqlens: Tensor, pairs: int, time_pairs: int,
+    base: float, shortest: float, longest: float, batch_invariant: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     start = starts_of_rows(cu_seqlens, time.shape[0])
-    pairs, time_pairs = config.head_size // 2, config.time_pairs
     angles = []
     if pairs > time_pairs:
         position = torch.arange(time.shape[0], device=time.device) - start
         angles.append(position.double()[:, None] * position_frequencies(pairs - time_pairs, base, time.device))
     if time_pairs:
         seconds = (time - time[start]).double() * _SECONDS
-        angles.append(seconds[:, None] * time_frequencies(time_pairs, config.time_periods, time.device))
+        angles.append(seconds[:, None] * time_frequencies(time_pairs, (shortest, longest), time.device))
     angle = torch.cat(angles, dim=-1).unsqueeze(1)  # (T, 1, D / 2)
     cos = elementwise(torch.cos, angle, batch_invariant).float()
     sin = elementwise(torch.sin, angle, batch_invariant).float()
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
+@_table_op.register_fake
+def _table_shapes(time: Tensor, cu_seqlens: Tensor, pairs: int, *_: object) -> tuple[Tensor, Tensor]:
+    shape = (time.shape[0], 1, 2 * pairs)
+    return time.new_empty(shape, dtype=torch.float32), time.new_empty(shape, dtype=torch.float32)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs (x_i, x_{i + D/2}) of x (T, H, D) by the angles of `rotary_table`; the result has x's dtype."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.addcmul(x * cos, torch.cat([b, a], dim=-1), sin).to(x.dtype)
+    pairs = x.view(*x.shape[:-1], 2, x.shape[-1] // 2)  # (T, H, 2, D / 2)
+    # A flip is a matter of indices, which a compiler fuses with the rest; halves put together are a copy to it.
+    swapped = pairs.flip(-2).flatten(-2)
+    return torch.addcmul(x * cos, swapped, sin).to(x.dtype)
 
 
 def _steps(pairs: int, device: torch.device | str) -> Tensor:

@@ -12,8 +12,9 @@ def starts_of_rows(cu_seqlens: Tensor, n_tokens: int) -> Tensor:
     Sequences of length zero own no row.
     """
     rows = torch.arange(n_tokens, device=cu_seqlens.device)
-    sequence = torch.searchsorted(cu_seqlens[1:].long(), rows, right=True)
-    return cu_seqlens.long()[sequence]
+    offsets = cu_seqlens.long()
+    # All offsets are searched: the ends alone would be of size 1 for one sequence, which a compiler treats by itself.
+    return offsets[torch.searchsorted(offsets, rows, right=True) - 1]
 
 
 def offsets_of_decisions(positions: Tensor, cu_seqlens: Tensor) -> Tensor:

@@ -60,6 +60,28 @@ def test_the_option_gives_equal_states_and_gradients(
     assert graphs() == 1
 
 
+@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True, "time_rotary": 0.5, "qk_norm": True}])
+def test_one_graph_serves_all_sizes_and_its_numbers_are_constants(
+    packs: Any, tiny: Any, graphs: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    inputs: list[torch.Tensor] = []
+
+    def compiler(module: torch.fx.GraphModule, _: Any) -> torch.fx.GraphModule:
+        inputs.extend(node.meta["example_value"] for node in module.graph.nodes if node.op == "placeholder")
+        return module
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiler, fullgraph=True))
+    compiled, plain = (tiny(compile=compiling, attention_backend="auto", **options) for compiling in (True, False))
+    for lengths in ([5, 9], [3, 1, 8], [11]):
+        batch = packs.random(lengths)
+        found, expected = compiled(batch), plain(batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        found.sin().sum().backward()
+    assert graphs() == 1
+    # ε, rotary bases and dropout stand in the program; as inputs they would be read back from tensors without shape.
+    assert all(value.dim() > 0 for value in inputs if isinstance(value, torch.Tensor))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{"time_rotary": 0.5, "qk_norm": True, "local_window": 3}, {"causal": True}])
 @pytest.mark.parametrize("compiling", [False, True])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantattn.nn.config import EncoderConfig
-from quantattn.nn.rotary import position_frequencies, rotary_table, rotate, time_frequencies
+from quantattn.nn.rotary import _table_op, position_frequencies, rotary_table, rotate, time_frequencies
 from quantattn.nn.rows import offsets_of_decisions, starts_of_rows
 
 
@@ -82,6 +82,12 @@ def test_half_of_the_pairs_turn_with_time() -> None:
     cos, _ = table(time, [0, 3], time_rotary=0.5)
     assert torch.equal(cos[1, :, 8:], cos[2, :, 8:])
     assert (cos[1, :, :7] != cos[2, :, :7]).all()
+
+
+def test_the_table_is_a_sound_operator() -> None:
+    time, offsets = torch.arange(7) * 10**9, torch.tensor([0, 3, 3, 7], dtype=torch.int32)
+    for time_pairs in (0, 3, 8):
+        torch.library.opcheck(_table_op, (time, offsets, 8, time_pairs, 1e4, 1e-3, 10.0, False))
 
 
 @settings(max_examples=25, deadline=None)
