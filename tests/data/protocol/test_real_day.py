@@ -8,7 +8,23 @@ import polars as pl
 import pytest
 
 from quantattn.data.market import Sessions, exchange_sessions, persistence
-from quantattn.data.protocol import Fitted, Intervals, LeakError, MidMove, Threshold, WalkForward, audit, mid_moves
+from quantattn.data.protocol import (
+    Fitted,
+    Intervals,
+    Label,
+    LeakError,
+    MidLabel,
+    MidMove,
+    NextEventLabel,
+    PurgedKFold,
+    RealisedVolatility,
+    SpreadCrossing,
+    Threshold,
+    TripleBarrier,
+    WalkForward,
+    audit,
+    mid_moves,
+)
 from quantattn.data.schema import BookEvents, check
 from quantattn.data.sources import scan_lobster
 
@@ -62,3 +78,35 @@ def test_the_apple_part_says_where_its_data_end(realdata: Path) -> None:
     assert without["label_reason"].unique().to_list() == ["no data"]  # the close is hours away
     assert without["available_time"].min() > end - 5 * 10**9
     assert moves.filter(pl.col("label_reason").is_null())["label_end"].max() <= end
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        MidLabel(100, method="tlob", smoothing=9),
+        TripleBarrier(100),
+        TripleBarrier(60, "seconds"),
+        SpreadCrossing(100),
+        NextEventLabel(sides=True),
+        RealisedVolatility(60, "seconds"),
+    ],
+    ids=lambda label: label.name,
+)
+def test_every_label_of_the_amazon_day_goes_through_purged_folds(realdata: Path, label: Label) -> None:
+    events, sessions = read(realdata, "AMZN_2012-06-21_34200000_57600000_message_1.csv.gz")
+    measured = label.measure(events, sessions)
+    assert sum(measured["label_reason"].value_counts()["count"]) == 57_515
+    able = measured.filter(pl.col("label_reason").is_null())
+    assert able.height > 56_000
+    rows = Intervals(*(able[name].to_numpy() for name in ("available_time", "label_start", "label_end")))
+    plan = PurgedKFold(5, embargo=60 * 10**9)
+    decisions = able.select("entity", "label_start", "label_end", as_of="available_time", input_time="available_time")
+    for split in plan.split(rows):
+        given = {"events": events, "sessions": sessions, "embargo": plan.embargo, "walk_forward": plan.in_order}
+        audit(decisions, split, **given).require()
+        assert sum(split.counts.values()) == able.height
+        assert split.fold == 4 or len(split.embargoed) > 0
+    finished, _ = label.finish(able, plan.split(rows)[0].train)
+    known = finished["label"].drop_nulls()
+    assert len(known) == able.height
+    assert known.n_unique() > 1

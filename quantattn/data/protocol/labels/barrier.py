@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -94,13 +95,13 @@ class TripleBarrier:
 
 
 def _measure(stretch: Stretch, label: TripleBarrier) -> Measured:
-    prices, size = stretch.prices, len(stretch)
+    prices = stretch.prices
     ahead = look_ahead(stretch, label.horizon, label.unit)
-    squares, unit = past_squares(prices.mid, label.window, label.step)
+    squares = past_squares(prices.mid, label.window, label.step)
     past = stretch.row - label.window - label.step
     short = past < -1
     distance = {
-        name: None if multiple is None else _distance(squares, unit, label.window, _rational(multiple))
+        name: None if multiple is None else _distance(squares, label.window, _rational(multiple))
         for name, multiple in (("profit", label.profit), ("stop", label.stop))
     }
     up, down = distance["profit"], distance["stop"]
@@ -113,39 +114,30 @@ def _measure(stretch: Stretch, label: TripleBarrier) -> Measured:
         prices.rangeless,
         {"no data": short, "no move": squares == 0},
     )
-    assert len(touch.side) == size
     return {"barrier": touch.side}, touch.end, touch.reason
 
 
-def past_squares(mid: Int64Array, window: int, step: int) -> tuple[Int64Array, int]:
-    """(R,) Σ of the squares of the last `window` moves over `step` events, in units of g², and g; 0 where too short.
+def past_squares(mid: Int64Array, window: int, step: int) -> npt.NDArray[Any]:
+    """(R,) Σ of the squares of the last `window` moves over `step` events, 0 where the stretch is too short for it.
 
-    g is the greatest common divisor of all moves: it keeps the sums small, and no result depends on it.
-
-    Raises:
-        ValueError: the sums leave int64 all the same.
+    int64, or Python's own integers where those would not fit (prices with ten decimals): exact in either case.
     """
     move = np.zeros(len(mid), np.int64)
     move[step:] = mid[step:] - mid[:-step]
-    unit = max(int(np.gcd.reduce(np.abs(move))), 1) if len(move) else 1
-    move //= unit
     largest = int(np.abs(move).max()) if len(move) else 0
-    if largest * largest * window >= 2**62:
-        raise ValueError(
-            f"{window} squared moves of up to {largest} steps of {unit} half units leave int64; shorten the window"
-        )
+    squares: npt.NDArray[Any] = move.astype(object) if largest**2 * window >= 2**62 else move
     # The running total may go round int64; the difference of two of its values is right all the same.
-    total = np.concatenate(([0], np.cumsum(move * move)))
+    total = np.concatenate(([0], np.cumsum(squares * squares)))
     row = np.arange(len(mid))
-    return np.where(row >= window + step - 1, total[row + 1] - total[np.maximum(row + 1 - window, 0)], 0), unit
+    return np.where(row >= window + step - 1, total[row + 1] - total[np.maximum(row + 1 - window, 0)], 0)
 
 
-def _distance(squares: Int64Array, unit: int, window: int, multiple: Fraction) -> Int64Array:
-    """The least whole D, in half price units, with D² ≥ multiple² · squares · unit² / window."""
+def _distance(squares: npt.NDArray[Any], window: int, multiple: Fraction) -> Int64Array:
+    """The least whole D, in half price units, with D² ≥ multiple² · squares / window; 2⁶² at most."""
     found, place = np.unique(squares, return_inverse=True)
-    num, den = multiple.numerator**2 * unit**2, multiple.denominator**2 * window
+    num, den = multiple.numerator**2, multiple.denominator**2 * window
     least = [math.isqrt(-(-int(each) * num // den) - 1) + 1 if each else 0 for each in found]
-    return np.asarray(least, np.int64)[place]
+    return np.asarray([min(each, 2**62) for each in least], np.int64)[place]
 
 
 def _rational(multiple: float | str) -> Fraction:
