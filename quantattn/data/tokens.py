@@ -1,7 +1,7 @@
-"""One token an event: book events → integer codes to embed and scaled values, fitted on training rows only.
+"""One token an event: events of a market → integer codes to embed and scaled values, fitted on training rows only.
 
-Every numeric field starts as an exact integer (`RAW`), so a bin is found by comparing integers; floats appear only in
-the scaled values. Everything is past-only: a row's tokens are a function of that row and of the row before it.
+Every numeric field starts as an exact integer (`raw_fields`), so a bin is found by comparing integers; floats appear
+only in the scaled values. Everything is past-only: a row's tokens are a function of that row and of the row before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from quantattn.data.market.book import usable_book
+from quantattn.data.raw_fields import raw_fields
+from quantattn.data.raw_fields import wall_clock as wall_clock
 from quantattn.data.schema import Instrument
 
 MISSING, MASKED = 0, 1
@@ -27,7 +28,6 @@ MOST_BINS = 2**16 - 1 - FIRST_CODE
 """Bins whose codes fit UInt16."""
 
 CATEGORIES: tuple[str, ...] = ("kind", "side")
-DAY = 86_400 * 10**9
 CLIP = 8.0
 FORMAT = 2
 
@@ -35,47 +35,15 @@ LINEAR: frozenset[str] = frozenset({"imbalance", "clock"})
 """Numeric fields whose value is scaled as it is; the others are scaled as sign(x) · log(1 + |x|)."""
 
 
-def raw_fields(tick: pl.Expr, zone: str = "UTC") -> dict[str, pl.Expr]:
-    """The exact integers (Int64, null where unknown) from which numeric tokens are made, in order.
-
-    size: of the event, in its own unit. price: distance of the event's price from the mid **before** the event, in
-    half ticks. mid_move: of the mid with this event, in half ticks. spread: after the event, in ticks. ask_size,
-    bid_size: at the best level, after. imbalance: (bid − ask)/(bid + ask) of those, in thousandths, rounded down.
-    gap: ns since the entity's last event. clock: what a clock in the time zone `zone` shows, in ns since midnight.
-    The first event of an entity has no price, mid_move and gap; a crossed, locked or one-sided book has no mid, spread
-    and imbalance. The frame must be in canonical order.
-    """
-    new_entity = pl.col("entity") != pl.col("entity").shift(1)
-    mid2 = pl.when(usable_book()).then(pl.col("ask_price_1") + pl.col("bid_price_1"))
-
-    def before(expression: pl.Expr) -> pl.Expr:
-        return pl.when(new_entity.not_()).then(expression.shift(1))
-
-    ask, bid = pl.col("ask_size_1"), pl.col("bid_size_1")
-    return {
-        "size": pl.col("size"),
-        "price": (2 * pl.col("price") - before(mid2)) // tick,
-        "mid_move": (mid2 - before(mid2)) // tick,
-        "spread": pl.when(usable_book()).then((pl.col("ask_price_1") - pl.col("bid_price_1")) // tick),
-        "ask_size": ask,
-        "bid_size": bid,
-        "imbalance": pl.when(usable_book() & (ask + bid > 0)).then((bid - ask) * 1000 // (bid + ask)),
-        "gap": pl.col("available_time") - before(pl.col("available_time")),
-        "clock": wall_clock(pl.col("available_time"), zone),
-    }
-
-
-def wall_clock(time: pl.Expr, zone: str) -> pl.Expr:
-    """What a clock in the time zone shows at a time in ns UTC: Int64 ns since midnight."""
-    if zone == "UTC":
-        return time % DAY
-    local = pl.from_epoch(time, time_unit="ns").dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
-    return local.dt.replace_time_zone(None).to_physical() % DAY
-
-
 RAW: tuple[str, ...] = tuple(raw_fields(pl.lit(1)))
 FIELDS: tuple[str, ...] = (*CATEGORIES, *RAW)
-"""Everything that an event's token can have."""
+"""Everything that the token of an event with a book can have."""
+OTHER_FIELDS: tuple[str, ...] = tuple(
+    dict.fromkeys(
+        name for table in (("close",), ("price",)) for name in raw_fields(pl.lit(1), columns=table) if name not in RAW
+    )
+)
+"""What tokens of bars and of trades have beside these."""
 
 
 @dataclass(frozen=True)
@@ -156,19 +124,25 @@ class Tokenizer:
         """Learn categories, bins and scales from the rows with available_time < fitted_until.
 
         Args:
-            frame: book events in canonical order.
+            frame: book events, trades or bars in canonical order.
             instruments: one for each entity.
             fitted_until: ns UTC, exclusive.
-            fields: which tokens to make, names among `FIELDS`; None is all of them.
+            fields: which tokens to make, names among `FIELDS` and `OTHER_FIELDS`; None is all those of the table of
+                which a training row has a value.
             n_bins: the most bins a numeric field may get.
             max_rows: with more training rows than this, bins and scales come from every k-th of them.
             zone: time zone of the clock, such as "America/New_York".
 
         Raises:
-            ValueError: no training row, a field or zone that is not known, or n_bins outside 2 … `MOST_BINS`.
+            ValueError: no training row, a field that is not known or that the table cannot have, a zone that is not
+                known, or n_bins outside 2 … `MOST_BINS`.
         """
-        names = known_fields(fields, n_bins)
+        known_fields(fields, n_bins)
         require_zone(zone)
+        columns = frame.collect_schema().names()
+        names = _fields_of(columns) if fields is None else tuple(fields)
+        if lacking := [name for name in names if name not in _fields_of(columns)]:
+            raise ValueError(f"the table has no {lacking[0]}; its token fields are {', '.join(_fields_of(columns))}")
         ticks = {instrument.entity: instrument.tick for instrument in instruments}
         past = pl.col("available_time") < fitted_until
         categorical = [name for name in CATEGORIES if name in names]
@@ -178,9 +152,13 @@ class Tokenizer:
         rows, last, *values = found.collect().row(0)
         if rows == 0:
             raise ValueError(f"no event is available before fitted_until = {fitted_until}: nothing to fit on")
-        raw = {name: expression for name, expression in raw_fields(_tick(ticks), zone).items() if name in names}
+        raw = {
+            name: expression for name, expression in raw_fields(_tick(ticks), zone, columns).items() if name in names
+        }
         # Raw values look at the row before, so they are made before rows are left out.
         seen = frame.select(past.alias("past"), **raw).filter("past").gather_every(-(-rows // max_rows)).collect()
+        if fields is None:
+            raw = {name: each for name, each in raw.items() if seen[name].null_count() < seen.height}
         return Tokenizer(
             categories={name: tuple(sorted(each)) for name, each in zip(categorical, values, strict=True)},
             numeric={name: NumericField.fit(name, seen[name].drop_nulls().to_numpy(), n_bins) for name in raw},
@@ -203,14 +181,20 @@ class Tokenizer:
         return tuple(f"{name}_value" for name in self.numeric)
 
     def transform(self, frame: pl.LazyFrame, instruments: Iterable[Instrument] | None = None) -> pl.LazyFrame:
-        """Add the columns of `codes` (UInt16) and of `values` (Float32) to book events in canonical order.
+        """Add the columns of `codes` (UInt16) and of `values` (Float32) to events in canonical order.
 
         `instruments` gives the ticks of entities that were not there when the tokenizer was fitted. An entity without a
         tick makes the computation fail.
+
+        Raises:
+            ValueError: the tokenizer was fitted on another kind of table.
         """
         ticks = dict(self.ticks)
         ticks.update({instrument.entity: instrument.tick for instrument in instruments or ()})
-        raw = {name: each for name, each in raw_fields(_tick(ticks), self.zone).items() if name in self.numeric}
+        made = raw_fields(_tick(ticks), self.zone, frame.collect_schema().names())
+        if lacking := [name for name in self.numeric if name not in made]:
+            raise ValueError(f"the tokens have {lacking[0]}, which a table with {', '.join(made)} cannot have")
+        raw = {name: each for name, each in made.items() if name in self.numeric}
         frame = frame.with_columns(expression.alias(f"{name}_raw") for name, expression in raw.items())
         coded = [self._category(name) for name in self.categories]
         for name, field in self.numeric.items():
@@ -266,16 +250,22 @@ def _tick(ticks: Mapping[str, int]) -> pl.Expr:
     return pl.col("entity").replace_strict(list(ticks), list(ticks.values()), return_dtype=pl.Int64)
 
 
+def _fields_of(columns: Sequence[str]) -> tuple[str, ...]:
+    """The token fields that a table with these columns can have."""
+    return (*(name for name in CATEGORIES if name in columns), *raw_fields(pl.lit(1), columns=columns))
+
+
 def known_fields(fields: Sequence[str] | None, n_bins: int) -> tuple[str, ...]:
     """The token fields that are asked for, all when None.
 
     Raises:
         ValueError: a field that is not known or stands twice, or n_bins outside 2 … `MOST_BINS`.
     """
-    names = FIELDS if fields is None else tuple(fields)
-    unknown = [name for name in names if name not in FIELDS]
+    every = (*FIELDS, *OTHER_FIELDS)
+    names = every if fields is None else tuple(fields)
+    unknown = [name for name in names if name not in every]
     if unknown or not names or len(set(names)) != len(names):
-        raise ValueError(f"fields must be some of {', '.join(FIELDS)}, each once, got {', '.join(names) or 'none'}")
+        raise ValueError(f"fields must be some of {', '.join(every)}, each once, got {', '.join(names) or 'none'}")
     if not 2 <= n_bins <= MOST_BINS:
         raise ValueError(f"n_bins must lie in 2 … {MOST_BINS}, got {n_bins}")
     return names

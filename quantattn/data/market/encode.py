@@ -1,4 +1,4 @@
-"""Book events as a token table, and the events at which decisions are made: what training and scoring share."""
+"""Events of a market as a token table, and the events at which decisions are made: what training and scoring share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
-from quantattn.data.schema import BookEvents, check
+from quantattn.data.schema import Bars, BookEvents, Events, Trades, check
 from quantattn.data.sources.source import Source
 from quantattn.data.synthetic import SyntheticMarket
 from quantattn.data.tokens import Tokenizer
@@ -69,7 +69,8 @@ def collect_events(source: Source) -> pl.DataFrame:
     Raises:
         ValueError: the table breaks its schema or is empty, or an entity in it has no instrument.
     """
-    events = check(source.frame.collect(), BookEvents)
+    frame = source.frame.collect()
+    events = check(frame, schema_of(frame.columns))
     if not events.height:
         raise ValueError("the source holds no event")
     given = {instrument.entity for instrument in source.instruments}
@@ -80,16 +81,27 @@ def collect_events(source: Source) -> pl.DataFrame:
     return events
 
 
+def schema_of(columns: Sequence[str]) -> type[Events]:
+    """What a table of a market is by its columns: bars have a close and trades a price without a book."""
+    if "ask_price_1" in columns:
+        return BookEvents
+    if "close" in columns:
+        return Bars
+    return Trades if "price" in columns else BookEvents
+
+
 def decision_rows(events: pl.DataFrame, every: int = 1, kinds: Sequence[int] | None = None) -> Ints:
     """Row numbers of the decisions, ascending: of the events of these kinds, every `every`-th of each entity.
 
     Raises:
-        ValueError: `every` is less than 1, or no event qualifies.
+        ValueError: `every` is less than 1, kinds are given for a table without them, or no event qualifies.
     """
     if every < 1:
         raise ValueError(f"decision_every must be at least 1, got {every}")
-    chosen = events.select("entity", "kind", row=pl.int_range(pl.len()))
+    chosen = events.select(pl.col("^(entity|kind)$"), row=pl.int_range(pl.len()))
     if kinds is not None:
+        if "kind" not in events.columns:
+            raise ValueError(f"decision_kinds = {list(kinds)}, but these events have no kinds")
         chosen = chosen.filter(pl.col("kind").is_in(list(kinds)))
     if every > 1:
         chosen = chosen.filter(pl.int_range(pl.len()).over("entity") % every == 0)

@@ -1,4 +1,4 @@
-"""Order-book events → labels, split, tokens, sequences and baselines, with the audit that proves the order of time."""
+"""Events of a market → labels, split, tokens, sequences and baselines, with the audit that proves the order of time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from quantattn.data.market.book import count_flags
 from quantattn.data.market.cut import Cut
 from quantattn.data.market.encode import collect_events, decision_rows, token_table
 from quantattn.data.market.features import FEATURES, book_features
+from quantattn.data.market.price_features import price_features
 from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable, least_context
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol.audit import Audit, Fitted, audit
 from quantattn.data.protocol.labels import Label, MidLabel
+from quantattn.data.protocol.labels.prices import has_book
 from quantattn.data.protocol.perturb import past_only
 from quantattn.data.protocol.splits import SplitPlan, WalkForward
 from quantattn.data.schema import EXECUTE_HIDDEN
@@ -57,18 +59,18 @@ def prepare_market(
     decision_kinds: Sequence[int] | None = None,
     calendar: str | None = None,
 ) -> Prepared:
-    """Label, split, tokenize and audit the book events of a source.
+    """Label, split, tokenize and audit the events of a source: of a book, or trades or bars without one.
 
     Decisions are events; each is made as of the time at which its event became available, from that event and earlier
     ones. They are split by time and purged by label interval; threshold and tokenizer are fitted on training rows.
 
     Args:
-        source: book events. A synthetic market also tells the best possible log loss, when `label` and `decision_kinds`
+        source: events. A synthetic market also tells the best possible log loss, when `label` and `decision_kinds`
             ask for what it draws: the next event's move, two classes, at hidden executions.
         label: what is predicted, a class or a value; `MidLabel()` when not given.
         split: how time is cut; `WalkForward()` when not given.
         fold: which of its folds, the last by default.
-        fields: token fields, names among `FIELDS` of `quantattn.data.tokens`; None is all.
+        fields: token fields, names among those of `quantattn.data.raw_fields`; None is all that the table has.
         n_bins: the most bins of a numeric field.
         max_seq_len: tokens of a sequence at most.
         layout: how decisions become sequences, see `SequenceSet`. With "windows" the parts share no token.
@@ -80,8 +82,9 @@ def prepare_market(
 
     Returns:
         Sequences of the three parts with the target `label`; `baselines[part]` holds one row a decision: `features`
-        (Q, F) float64 in the order of `FEATURES`, `imbalance` (Q,), and what was last known of the label: `persistence`
-        (Q,), the class of the last one that had ended, −1 for none; or `last_value` (Q,), the same quantity before.
+        (Q, F) float64 (`FEATURES`, or those of `price_features` where there is no book), `imbalance` (Q,) of a book,
+        and what was last known of the label: `persistence` (Q,), the class of the last one that had ended, −1 for none;
+        or `last_value` (Q,), the same quantity before.
 
     Raises:
         ValueError: a setting that cannot be (see `check_market`), an event table that breaks its schema, no labelled
@@ -167,14 +170,17 @@ class _Inputs:
 
     @staticmethod
     def of(events: pl.DataFrame, source: Source, sessions: Sessions | None, tokenizer: Tokenizer) -> _Inputs:
-        features = book_features(events.lazy(), source.instruments, sessions=sessions).select(FEATURES)
+        if has_book(events):
+            features = book_features(events.lazy(), source.instruments, sessions=sessions).select(FEATURES)
+        else:
+            features = price_features(events.lazy(), sessions=sessions)
         return _Inputs(token_table(tokenizer.transform(events.lazy()), tokenizer), features.collect())
 
     @property
     def columns(self) -> dict[str, pl.Series]:
         """Every column by name."""
         tokens = {name: pl.Series(name, column) for name, column in self.table.fields.items()}
-        return tokens | {name: self.features[name] for name in FEATURES}
+        return tokens | {name: self.features[name] for name in self.features.columns}
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,7 @@ class _Part:
             rows,
             {
                 "features": own.cast(pl.Float64).to_numpy(),
-                "imbalance": own["imbalance"].to_numpy(),
+                **({"imbalance": own["imbalance"].to_numpy()} if "imbalance" in own.columns else {}),
                 **_last_known(rows),
             },
         )
@@ -224,9 +230,10 @@ def _counts(
     source: Source, events: pl.DataFrame, decisions: int, labelled: int, sets: Mapping[str, SequenceSet]
 ) -> dict[str, int]:
     """Rows at each stage; books that give no price and what the source set aside when there are any."""
+    flags = count_flags(events.lazy()) if has_book(events) else {}
     return (
         {"events": events.height}
-        | {_FLAGS[flag]: rows for flag, rows in count_flags(events.lazy()).items() if rows}
+        | {_FLAGS[flag]: rows for flag, rows in flags.items() if rows}
         | {"decisions": decisions, "labelled": labelled}
         | {f"{name} tokens in sequences": int(each.lengths.sum()) for name, each in sets.items()}
         | {f"set aside by the source: {why}": rows for why, rows in source.report.rows_set_aside.items()}
