@@ -17,15 +17,16 @@ from compiling import SHARED_LIMIT, assemble
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from quantattn.attention.kernels.hopper import launch
+from quantattn.attention.kernels.hopper import configs, launch
 from quantattn.attention.kernels.launch import Problem
 
 WORKERS = 2
 MASKS = {"full": (None, None), "causal": (None, 0), "window": (64, 9)}
+TABLES = {"fwd": configs.FORWARD, "short": configs.SHORT, "bwd": configs.BACKWARD}
 VARIANTS = [
     (kernel, d, mask, packed)
-    for kernel in ("fwd", "bwd")
-    for d in (64, 128)
+    for kernel, table in TABLES.items()
+    for d in table
     for mask, packed in (("full", False), ("causal", True), ("window", True))
 ]
 
@@ -74,11 +75,12 @@ def row_of(variant: tuple[str, int, str, bool]) -> dict[str, object]:
     q, k = torch.empty(1, 600, 4, d, dtype=torch.bfloat16), torch.empty(1, 600, 2, d, dtype=torch.bfloat16)
     cu = torch.tensor([0, 250, 600], dtype=torch.int32) if packed else None
     problem, lse = Problem(0.1, *MASKS[mask], cu, cu), torch.empty(1, 4, 600)
-    if kernel == "fwd":
-        launch.launch_forward(q, k, k, q.clone(), lse, problem)
+    config = TABLES[kernel][d]
+    if kernel == "bwd":
+        launch.launch_backward(q, None, q, k, k, q, lse, q.clone(), k.clone(), k.clone(), problem, config)
     else:
-        launch.launch_backward(q, None, q, k, k, q, lse, q.clone(), k.clone(), k.clone(), problem)
-    built = getattr(launch, f"_attention_{kernel}").built.pop()
+        launch.launch_forward(q, k, k, q.clone(), lse, problem, config)
+    built = getattr(launch, "_attention_bwd" if kernel == "bwd" else "_attention_fwd").built.pop()
     assembled = assemble(built, 90)
     return {
         "kernel": kernel,
@@ -87,11 +89,11 @@ def row_of(variant: tuple[str, int, str, bool]) -> dict[str, object]:
         "packed": packed,
         "registers": assembled.registers,
         "spills": assembled.spills,
-        "shared": assembled.shared,
+        "shared": assembled.shared * getattr(config, "programs", 1),
         "shared_limit": SHARED_LIMIT[90],
         "wgmma": "wgmma.mma_async" in assembled.ptx,
         "bulk_copies": "cp.async.bulk.tensor" in assembled.ptx,
-        "threads": 32 * built.metadata.num_warps,
+        "threads": 32 * built.metadata.num_warps * getattr(config, "programs", 1),
         "serialized": assembled.serialized,
     }
 

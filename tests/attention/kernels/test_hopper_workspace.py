@@ -1,4 +1,4 @@
-"""Which backward runs on sm_90 is a matter of shapes: whole blocks of every sequence must not be mostly empty."""
+"""What runs on sm_90 is a matter of shapes: which backward, and which configuration of the forward."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from quantattn.attention.kernels.hopper.configs import FORWARD, SHORT, forward_config
 from quantattn.attention.kernels.hopper.launch import has_backward
 from quantattn.attention.kernels.launch import Problem
 
@@ -23,9 +24,31 @@ from quantattn.attention.kernels.launch import Problem
         ((1, 4096, 4, 64), 32, True),
         ((1, 4096, 4, 64), 96, True),
         ((1, 4096, 4, 64), 98, False),  # 32 + 97 tiles of 128 rows
+        ((1, 16384, 4, 256), None, False),  # no kernel
     ],
 )
 def test_blocks_are_filled(shape: tuple[int, ...], sequences: int | None, fills: bool) -> None:
     q = torch.empty(shape, dtype=torch.bfloat16)
     cu = None if sequences is None else torch.zeros(sequences + 1, dtype=torch.int32)
     assert has_backward(q, Problem(1.0, None, None, cu, cu)) is fills
+
+
+@pytest.mark.parametrize(
+    ("n_q", "n_k", "left", "right", "short"),
+    [
+        (512, 512, None, None, True),
+        (513, 513, None, None, False),
+        (4096, 512, None, None, True),  # keys count, not queries
+        (2048, 2048, None, 0, True),
+        (2049, 2049, None, 0, False),
+        (32768, 32768, 128, 128, True),  # a query sees 257 keys however long the sequence is
+        (32768, 32768, 1023, 1024, True),
+        (32768, 32768, 1024, 1024, False),
+        (32768, 32768, 64, None, False),
+    ],
+)
+def test_few_visible_keys_have_a_configuration_of_their_own(
+    n_q: int, n_k: int, left: int | None, right: int | None, short: bool
+) -> None:
+    assert forward_config(64, n_q, n_k, left, right) is (SHORT if short else FORWARD)[64]
+    assert forward_config(256, n_q, n_k, left, right) is FORWARD[256]  # where there is none

@@ -60,6 +60,28 @@ FORWARD = {
     256: ForwardConfig(2, 64, stages=2, registers=240, spare=24, overlap=True, turns=False, shares=True),
 }
 """Columns of a buffer → configuration."""
+SHORT = {
+    64: ForwardConfig(1, 64, stages=2, registers=104, spare=24, overlap=True, turns=False, programs=3),
+}
+"""The same where a query sees few keys: a tile is over soon, and what its program waits for others do beside it."""
+_FEW, _FEW_BOUNDED = 512, 2048
+
+
+def forward_config(columns: int, n_q: int, n_k: int, left: int | None, right: int | None) -> ForwardConfig:
+    """The configuration of a forward, from shapes and the mask alone.
+
+    Args:
+        columns: of a buffer.
+        n_q: queries of a sequence, of a pack's sequences on average.
+        n_k: keys likewise.
+        left: bound of the window, or None.
+        right: likewise.
+    """
+    keys, few = n_k, _FEW
+    if left is not None or right is not None:
+        ahead, behind = n_k if right is None else right, n_q if left is None else left
+        keys, few = min(n_k, ahead + behind + 1), _FEW_BOUNDED
+    return SHORT.get(columns, FORWARD[columns]) if keys <= few else FORWARD[columns]
 
 
 @dataclass(frozen=True)

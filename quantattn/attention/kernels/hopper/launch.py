@@ -10,7 +10,13 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from quantattn.attention.kernels.hopper import backward, tasks
 from quantattn.attention.kernels.hopper.backward import _attention_bwd
-from quantattn.attention.kernels.hopper.configs import BACKWARD, FORWARD, BackwardConfig, ForwardConfig, padded_head
+from quantattn.attention.kernels.hopper.configs import (
+    BACKWARD,
+    BackwardConfig,
+    ForwardConfig,
+    forward_config,
+    padded_head,
+)
 from quantattn.attention.kernels.hopper.ends import _attention_bwd_finish, _attention_bwd_prepare
 from quantattn.attention.kernels.hopper.forward import _attention_fwd
 from quantattn.attention.kernels.hopper.tiles import describable, describe, swizzled
@@ -43,8 +49,9 @@ def launch_forward(
     bounds = problem.bounds()
     left, right = bounds.left is not None, bounds.right is not None
     bounded = left or right
-    c = config or FORWARD[columns]
     batch, heads = q.shape[0], q.shape[2]
+    n_q, n_k = (x.shape[0] * x.shape[1] // max(problem.sequences(q), 1) for x in (q, k))
+    c = config or forward_config(columns, n_q, n_k, bounds.left, bounds.right)
     per_head = problem.tiles(q, 64 * c.groups) // batch
     tiles = per_head * heads * batch
     programs = min(c.programs * multiprocessors(q.device), tiles)
