@@ -36,6 +36,8 @@ class Outcomes:
         zone: of dates that name none.
         origin: YYYY-MM-DD of day number 0, for time_format "day".
         after: what is added to the date: "1d" lets the events of the date itself be input.
+        horizon: how long after that the outcome is known; a split in time purges training decisions whose outcome was
+            not known yet when a later part begins.
         classes: name of a class → the values of `label` in it, in order; None: every value is a class, in order.
         null_values: texts that say that there is no label.
         separator: of a text file; None finds it.
@@ -52,12 +54,14 @@ class Outcomes:
     zone: str = "UTC"
     origin: str = "1970-01-01"
     after: str | int = 0
+    horizon: str | int = 0
     classes: Mapping[str, Sequence[str | int]] | None = None
     null_values: Sequence[str] = ("",)
     separator: str | None = None
 
     def __post_init__(self) -> None:
         Clock(self.time_format, self.zone, str(self.origin))
+        duration(self.horizon)
         if duration(self.after) and self.date is None:
             raise ValueError("after=DURATION goes with date=COLUMN")
         values = [str(value) for values in (self.classes or {}).values() for value in values]
@@ -65,6 +69,22 @@ class Outcomes:
             raise ValueError(f"classes must be two or more, with no value in two of them, got {dict(self.classes)}")
         if not Path(self.path).exists():
             raise ValueError(f"{self.path}: there is no such file of outcomes")
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Name → sha256 of the file."""
+        return open_table(self.path, (self.id, self.label), TextForm(self.separator))[1]
+
+    def notes(self) -> tuple[str, ...]:
+        """What nobody can know from the file."""
+        if self.date is None:
+            return (
+                "outcomes carry no date: each is predicted as of the entity's last event, and nothing shows that it "
+                "was not known by then",
+            )
+        if not duration(self.horizon):
+            return ("nothing says when an outcome was known: a split in time needs labels.horizon to purge by it",)
+        return ()
 
     def read(self) -> pl.DataFrame:
         """Rows `entity`, `as_of` (Int64 ns UTC, null when there is no date) and `label` (null when there is none).

@@ -27,6 +27,7 @@ from quantattn.data.protocol import (
     past_only,
 )
 from quantattn.data.sources.table import TableSource
+from quantattn.data.sources.table_types import duration
 from quantattn.data.table.aggregates import Aggregates
 from quantattn.data.table.encode import collect_events, of_entities, token_table
 from quantattn.data.table.outcomes import Outcomes, decide
@@ -116,8 +117,8 @@ def prepare_table(
         audit=proof,
         counts=_counts(source, events, drawn, parts),
         dropped=drawn.dropped | {why: len(rows) for why, rows in cut.left_out.items()} | twins,
-        notes=source.report.notes,
-        hashes=dict(source.report.files) | _hashes(tokenizer, table, drawn),
+        notes=(*source.report.notes, *(() if label is None else label.notes())),
+        hashes=dict(source.report.files) | drawn.files | _hashes(tokenizer, table, drawn),
         baselines={name: {"aggregates": found.values} for name, found in aggregates.items()},
         as_of={name: part.as_of for name, part in parts.items()},
         entity={name: part.entity for name, part in parts.items()},
@@ -159,7 +160,9 @@ class _Drawn:
         row: (Q,) row of the last event that is input.
         target: (Q,) classes; empty when there is none.
         classes: their names.
+        end: (Q,) when the outcome is known, ns UTC.
         outcomes: rows of the file of outcomes.
+        files: name → sha256 of that file.
         dropped: reason → outcomes left out.
     """
 
@@ -169,7 +172,9 @@ class _Drawn:
     row: Ints
     target: Ints
     classes: tuple[str, ...]
+    end: Ints
     outcomes: int
+    files: dict[str, str]
     dropped: dict[str, int]
 
     @staticmethod
@@ -190,13 +195,15 @@ class _Drawn:
             )
         as_of, first, row = (found[name].to_numpy().astype(np.int64) for name in ("as_of", "first", "row"))
         target = np.zeros(0, np.int64) if label is None else found["label"].to_numpy().astype(np.int64)
-        return _Drawn(found["entity"], as_of, first, row, target, names, outcomes.height, dropped)
+        end = as_of + (0 if label is None else duration(label.horizon))
+        files = {} if label is None else label.hashes
+        return _Drawn(found["entity"], as_of, first, row, target, names, end, outcomes.height, files, dropped)
 
     @property
     def intervals(self) -> Intervals:
-        """Nobody says when an outcome was known, so its interval is the moment from which it is to be foreseen."""
+        """From the moment of the decision until the outcome is known, as far as somebody says when."""
         stratum = self.target if self.classes else None
-        return Intervals(self.as_of, self.as_of, self.as_of, self.entity.to_numpy(), stratum)
+        return Intervals(self.as_of, self.as_of, self.end, self.entity.to_numpy(), stratum)
 
 
 @dataclass(frozen=True)
@@ -260,7 +267,7 @@ def _audit(
             "entity": drawn.entity,
             "as_of": drawn.as_of,
             "label_start": drawn.as_of,
-            "label_end": drawn.as_of,
+            "label_end": drawn.end,
             "input_time": table.time[drawn.row],
         }
     )
@@ -283,8 +290,10 @@ def _counts(source: TableSource, events: pl.DataFrame, drawn: _Drawn, parts: Map
     """Rows at each stage; what may surprise, when it occurs."""
     twice = events.select(pl.struct(pl.exclude("seq")).is_duplicated().sum()).item()
     cut_short = sum(int((part.sequences.contexts < _length(part)).sum()) for part in parts.values())
+    silent = events["entity"].n_unique() - drawn.entity.n_unique()
     return (
         {"events": events.height, "entities": events["entity"].n_unique()}
+        | ({"entities without a decision": silent} if silent else {})
         | ({"events equal to another of their entity, all kept": twice} if twice else {})
         | {"outcomes": drawn.outcomes, "decisions": len(drawn.row)}
         | ({"histories longer than a sequence": cut_short} if cut_short else {})

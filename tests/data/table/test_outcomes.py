@@ -93,6 +93,8 @@ def test_outcomes_that_cannot_be_used_are_named(tmp_path: Path, lines: list[str]
 def test_settings_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no such file of outcomes"):
         outcomes(tmp_path, [], path=str(tmp_path / "none"))
+    with pytest.raises(ValueError, match="a duration must be a whole number"):
+        outcomes(tmp_path, [], horizon="a year")
     with pytest.raises(ValueError, match="after=DURATION goes with date=COLUMN"):
         outcomes(tmp_path, [], after="1d")
     with pytest.raises(ValueError, match="classes must be two or more, with no value in two of them"):

@@ -141,6 +141,9 @@ def test_a_split_in_time_trains_on_earlier_dates(source: TableSource, tmp_path: 
     made = prepare_table(source, label=outcomes(tmp_path, lines, date="day"), split=WalkForward())
     assert made.as_of["train"].max() < made.as_of["valid"].min() <= made.as_of["valid"].max() < made.as_of["test"].min()
     assert {c.name: c.verdict for c in made.audit.checks}["train after test"] == "passed"
+    late = prepare_table(source, label=outcomes(tmp_path, lines, date="day", horizon="5d"), split=WalkForward())
+    assert late.as_of["train"].max() + 5 * DAY < late.as_of["valid"].min(), "outcomes not known yet are not trained on"
+    assert late.dropped["purged"] > 0
 
 
 def test_without_outcomes_every_entity_is_there_to_predict_its_events(source: TableSource) -> None:
