@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from quantattn.data.market.rebuild import MISSING, book_columns, compiled
 from quantattn.data.schema import UPDATE, BookMessages, book_levels, check, level_columns
@@ -82,39 +81,67 @@ def rebuild_levels(
     check(messages, BookMessages)
     _refuse_incomplete(messages)
     edges = np.cumsum(messages["entity"].rle().struct.field("len").to_numpy()).tolist()
+    made, tally = [_bare(messages, levels)], LevelTally()
+    for first, end in pairwise([0, *edges]):
+        book = LevelBook(levels, from_empty=from_empty, forget_at_breaks=forget_at_breaks)
+        made.append(book.after(messages[first:end]))
+        tally += book.tally
+    return RebuiltLevels(pl.concat(made), tally)
+
+
+class LevelBook:
+    """The book of one entity, for changes that come piece by piece; settings as in `rebuild_levels`.
+
+    Attributes:
+        levels: how many are noted.
+        tally: what did not go with the book so far.
+    """
+
+    def __init__(self, levels: int, *, from_empty: bool = False, forget_at_breaks: bool = True) -> None:
+        self.levels, self._forgets = levels, forget_at_breaks
+        self._state = np.array([0, 0, from_empty, 0], np.int64)
+        self._tallies, self._shown = np.zeros(5, np.int64), np.zeros((4 * levels, 1), np.int64)
+        self._sides = np.zeros((2, 2, 0), np.int64)
+
+    @property
+    def tally(self) -> LevelTally:
+        """What did not go with the book so far."""
+        return LevelTally(*self._tallies.tolist())
+
+    def after(self, messages: pl.DataFrame) -> pl.DataFrame:
+        """Apply rows, which follow those of the last call, and return them with the book after each."""
+        replay = compiled("quantattn.data.market.level_replay")
+        n = messages.height
+        flags = [
+            messages[name].to_numpy() if name in messages.columns else np.full(n, given)
+            for name, given in (("complete", True), ("broken", False))
+        ]
+        columns = [
+            messages["kind"].to_numpy(),
+            messages["side"].to_numpy(),
+            messages["price"].fill_null(MISSING).to_numpy(),
+            messages["size"].to_numpy(),
+            *flags,
+        ]
+        book = np.empty((4 * self.levels, n), np.int64)
+        for start in range(0, n, _CHUNK):
+            end = min(start + _CHUNK, n)
+            room = int(self._state[:2].max()) + _CHUNK + 1
+            if room > self._sides.shape[2]:
+                more = np.zeros((2, 2, 2 * room - self._sides.shape[2]), np.int64)
+                self._sides = np.concatenate([self._sides, more], axis=2)
+            applied = (*columns, self._forgets, *self._sides, self._state, self._tallies, self._shown, book)
+            replay.replay_levels(*applied, start, end)
+        return _bare(messages, None).with_columns(book_columns(book))
+
+
+def _bare(messages: pl.DataFrame, levels: int | None) -> pl.DataFrame:
+    """The rows without a book and without `broken`; with `levels`, no row and the columns of a book."""
     old = [name for level in range(1, book_levels(messages.columns) + 1) for name in level_columns(level)]
     kept = messages.drop(*old, "broken", strict=False)
-    book, tally = np.empty((4 * levels, messages.height), np.int64), LevelTally()
-    for first, end in pairwise([0, *edges]):
-        tally += _replay(messages[first:end], book[:, first:end], from_empty, forget_at_breaks)
-    return RebuiltLevels(kept.with_columns(book_columns(book)), tally)
-
-
-def _replay(messages: pl.DataFrame, book: NDArray[np.int64], from_empty: bool, forgets: bool) -> LevelTally:
-    """Fill `book` (4L, n) with the levels of one entity after each row."""
-    replay = compiled("quantattn.data.market.level_replay")
-    n = messages.height
-    flags = [
-        messages[name].to_numpy() if name in messages.columns else np.full(n, given)
-        for name, given in (("complete", True), ("broken", False))
-    ]
-    columns = [
-        messages["kind"].to_numpy(),
-        messages["side"].to_numpy(),
-        messages["price"].fill_null(MISSING).to_numpy(),
-        messages["size"].to_numpy(),
-        *flags,
-    ]
-    state = np.array([0, 0, from_empty, 0], np.int64)
-    tallies, shown = np.zeros(5, np.int64), np.zeros((len(book), 1), np.int64)
-    sides = np.zeros((2, 2, 0), np.int64)
-    for start in range(0, n, _CHUNK):
-        end = min(start + _CHUNK, n)
-        room = int(state[:2].max()) + _CHUNK + 1
-        if room > sides.shape[2]:
-            sides = np.concatenate([sides, np.zeros((2, 2, 2 * room - sides.shape[2]), np.int64)], axis=2)
-        replay.replay_levels(*columns, forgets, *sides, state, tallies, shown, book, start, end)
-    return LevelTally(*tallies.tolist())
+    if levels is None:
+        return kept
+    return kept.clear().with_columns(book_columns(np.empty((4 * levels, 0), np.int64)))
 
 
 def _refuse_incomplete(messages: pl.DataFrame) -> None:

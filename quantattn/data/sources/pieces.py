@@ -42,10 +42,10 @@ class Piece:
             yield self.first + n, row.removesuffix(b"\r")
 
 
-def read_pieces(path: Path, size: int = PIECE) -> Iterator[Piece]:
-    """Cut a file (plain, gzip, xz, or a zip of one file) into pieces; about two of them are in memory at once.
+def read_pieces(path: Path, size: int | None = None) -> Iterator[Piece]:
+    """Cut a file (plain, gzip, xz, or a zip of one file) into pieces of about `size` bytes, or else `PIECE`.
 
-    What a file is, its first bytes say and not its name.
+    About two of them are in memory at once. What a file is, its first bytes say and not its name.
 
     Raises:
         DamagedFile: broken compression, a zip of more than one file, a line of more than 64 MiB, Zstandard.
@@ -54,7 +54,7 @@ def read_pieces(path: Path, size: int = PIECE) -> Iterator[Piece]:
     with _opened(path) as file:
         while True:
             try:
-                block = file.read(size)
+                block = file.read(PIECE if size is None else size)
             except _BROKEN as error:
                 raise DamagedFile(f"{path.name} breaks off after about byte {done} unpacked: {error}") from error
             done += len(block)

@@ -163,7 +163,7 @@ def test_depth_is_chained_from_its_snapshot(tmp_path: Path) -> None:
         (UPDATE, 999, 5, 999, 5, 1000),
         (UPDATE, 1000, 0, 999, 5, None),
     ]
-    assert any("1 messages were left out: the snapshot before them covers them" in note for note in source.report.notes)
+    assert any("1 messages were left out: the snapshot before covers them" in note for note in source.report.notes)
     assert vars(source.tally) == {"absent": 0, "unopened": 0, "breaks": 0, "crossed": 0, "locked": 0}
     # Without the message in the middle the chain is broken, and no book is shown.
     write(tmp_path / "update.csv", DEPTH, *AFTER)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -99,6 +100,25 @@ def test_a_mutant_is_a_sentence_or_a_table(feed: str, folder: Path, data: st.Dat
         return
     frame = check(source.frame.collect(), Trades if feed == "trades" else BookEvents)
     assert frame.height == source.report.rows_read > 0
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_a_table_is_the_same_kept_or_made_again_in_pieces_of_any_size(
+    feed: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, whole, scan = FEEDS[feed]
+    (folder / name).write_bytes(whole)
+    kept = scan(folder / name)
+    frame = kept.frame.collect()
+    monkeypatch.setattr("quantattn.data.sources.crypto.build.KEPT", 0)
+    for size in (50, 333, 1 << 24):
+        monkeypatch.setattr("quantattn.data.sources.pieces.PIECE", size)
+        again = scan(folder / name)
+        assert (again.report, again.instruments) == (kept.report, kept.instruments)
+        for _ in range(2):
+            assert again.frame.collect().equals(frame)
+        few = again.frame.filter(pl.col("kind") == frame["kind"][-1]).select("seq", "price").head(2).collect()
+        assert few.equals(frame.filter(pl.col("kind") == frame["kind"][-1]).select("seq", "price").head(2))
 
 
 @pytest.mark.parametrize("feed", FEEDS)

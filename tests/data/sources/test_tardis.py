@@ -196,7 +196,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     rows = [row(10, "a,buy,1,1"), row(20, "b,buy,1,1")]
     write(tmp_path / "a.csv", TRADES, *rows)
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
-    with pytest.raises(ValueError, match="two files hold deribit:X-P at the same time"):
+    with pytest.raises(ValueError, match=r"b\.csv\.gz and a\.csv hold deribit:X-P at the same time"):
         scan_tardis(tmp_path)
     alone = scan_tardis(tmp_path / "b.csv.gz").frame.collect()
     assert alone.equals(scan_tardis(write(tmp_path / "c.csv", TRADES, *rows, end="\r\n")).frame.collect())

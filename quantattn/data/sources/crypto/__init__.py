@@ -3,8 +3,8 @@
 from quantattn.data.sources.crypto.binance import scan_binance
 from quantattn.data.sources.crypto.binance_depth import scan_binance_depth
 from quantattn.data.sources.crypto.bitstamp import OrderLogSource, scan_bitstamp
+from quantattn.data.sources.crypto.build import LevelSource
 from quantattn.data.sources.crypto.capture import scan_capture
-from quantattn.data.sources.crypto.feed import LevelSource
 from quantattn.data.sources.crypto.hftbacktest import scan_hftbacktest
 from quantattn.data.sources.crypto.tardis import scan_tardis
 

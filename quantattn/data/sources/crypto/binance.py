@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,21 +16,10 @@ import numpy as np
 import polars as pl
 
 from quantattn.data.schema import EXECUTE
+from quantattn.data.sources.crypto.build import TradeStage, build
+from quantattn.data.sources.crypto.clocks import Clocks, Order
 from quantattn.data.sources.crypto.csv_rows import Layout, choices, decimals, first_fields, read_csv, times, wholes
-from quantattn.data.sources.crypto.feed import (
-    EARLIEST,
-    LATEST,
-    SECOND,
-    Account,
-    BadLine,
-    Reading,
-    files_under,
-    refuse_falls,
-    refuse_overlaps,
-    set_clocks,
-    sort_rows,
-    trade_source,
-)
+from quantattn.data.sources.crypto.feed import EARLIEST, LATEST, SECOND, Account, BadLine, Reading, files_under
 from quantattn.data.sources.crypto.messages import MICRO, MILLI
 from quantattn.data.sources.decimals import from_floats, scaled_column
 from quantattn.data.sources.pieces import read_pieces
@@ -70,16 +61,22 @@ def scan_binance(
         ValueError: one sentence that names the file, the line, what was found and what was expected.
     """
     account = Account(Reading(1, price_exponent, size_exponent, tick, "forget", on_bad, set_aside))
-    parts = []
-    for file in files_under(Path(path), "trades of Binance", ENDINGS):
-        rows, bad = (_parquet if file.suffix.lower() == ".parquet" else _csv)(file, account)
-        rows = rows.with_columns(entity=pl.lit(entity or _entity(file)), received=pl.lit(None, pl.Int64))
-        rows = _rising(rows, bad, file, account)
-        rows, _ = refuse_falls(rows, bad, file, account)
-        _on_the_day(rows, file)
-        parts.append(set_clocks(rows, account, file.name))
-    refuse_overlaps(parts)
-    return trade_source(sort_rows(parts), account, ("first_trade_id", "last_trade_id"))
+    files = {file: entity or _entity(file) for file in files_under(Path(path), "trades of Binance", ENDINGS)}
+    extras = ("first_trade_id", "last_trade_id")
+
+    def parts(account: Account) -> Iterator[pl.DataFrame]:
+        order = Order()
+        for file, name in files.items():
+            clocks, ids = Clocks(file, account), _Ids(file, account)
+            for rows in (_parquet if file.suffix.lower() == ".parquet" else _csv)(file, account):
+                own = rows.with_columns(entity=pl.lit(name), received=pl.lit(None, pl.Int64))
+                made = clocks.set(ids.rising(own))
+                _on_the_day(made, file)
+                yield order.check(made, file)
+            clocks.close()
+            ids.close()
+
+    return build(parts, partial(TradeStage, extras=extras), account)
 
 
 def _entity(file: Path) -> str:
@@ -90,13 +87,13 @@ def _entity(file: Path) -> str:
     return match["entity"].upper()
 
 
-def _csv(file: Path, account: Account) -> tuple[pl.DataFrame, list[int]]:
+def _csv(file: Path, account: Account) -> Iterator[pl.DataFrame]:
     first = [each.strip() for each in first_fields(file)]
     header = bool(first) and not first[0][:1].isdigit()
     sample = _second_line(file) if header else first
     layout = _layout(sample, account.reading, file)
-    made, bad = read_csv(file, layout, account, header=header)
-    return _named(made), bad
+    for made in read_csv(file, layout, account, header=header):
+        yield _named(made)
 
 
 def _second_line(file: Path) -> list[str]:
@@ -134,7 +131,7 @@ def _layout(row: list[str], reading: Reading, file: Path) -> Layout:
     return layout if len(layout) == count else {**layout, "best_match": None}
 
 
-def _parquet(file: Path, account: Account) -> tuple[pl.DataFrame, list[int]]:
+def _parquet(file: Path, account: Account) -> Iterator[pl.DataFrame]:
     """Columns timestamp, trade_id, price, quantity, buyer_maker, the numbers perhaps as floats."""
     reading = account.reading
     try:
@@ -157,16 +154,14 @@ def _parquet(file: Path, account: Account) -> tuple[pl.DataFrame, list[int]]:
         time=pl.col("timestamp").dt.replace_time_zone(None).dt.epoch("ns"),
         maker=_MAKER.make(table["buyer_maker"].cast(pl.String)),
     ).with_columns(time=pl.when(pl.col("time").is_between(EARLIEST, LATEST)).then("time"))
-    bad: list[int] = []
     wrong = made.select(pl.any_horizontal(pl.all().is_null())).to_series()
     for row in wrong.arg_true():
         shown = next(name for name in made.columns if made[name][row] is None)
         sentence = f"found {table.row(row)}, of which the {shown} cannot be"
         account.bad(file, row + 1, BadLine(f"not a {shown}", sentence), str(table.row(row)))
-        bad.append(row + 1)
     if wrong.all():
         raise ValueError(f"{file.name} holds no row that can be used")
-    return _named(made.filter(~wrong)), bad
+    yield _named(made.filter(~wrong))
 
 
 def _numbers(column: pl.Series, exponent: int, file: Path, account: Account) -> pl.Series:
@@ -198,21 +193,32 @@ def _named(made: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _rising(rows: pl.DataFrame, bad: list[int], file: Path, account: Account) -> pl.DataFrame:
-    """Leave out rows whose id does not rise, and say how many ids are lacking."""
-    number = rows["number"].to_numpy()
-    before = np.maximum.accumulate(np.concatenate([[-1], number[:-1]]))
-    repeats = number <= before
-    for row in np.flatnonzero(repeats).tolist():
-        line = rows["line"][row]
-        error = BadLine("id does not rise", f"found id {number[row]} after {before[row]}, expected ids that rise")
-        account.bad(file, line, error, str(number[row]))
-        bad.append(line)
-    kept = number[~repeats]
-    lacking = int(kept[-1] - kept[0]) + 1 - len(kept) if len(kept) else 0
-    if lacking:
-        account.notes.append(f"{file.name}: {lacking:,} ids are lacking between the first and the last")
-    return rows.filter(pl.Series(~repeats))
+class _Ids:
+    """Ids of a file's trades, which must rise."""
+
+    def __init__(self, file: Path, account: Account) -> None:
+        self._file, self._account = file, account
+        self._first, self._last, self._count = -1, -1, 0
+
+    def rising(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows of a piece without those whose id does not rise."""
+        number = rows["number"].to_numpy()
+        before = np.maximum.accumulate(np.concatenate([[self._last], number]))[:-1]
+        repeats = number <= before
+        for row in np.flatnonzero(repeats).tolist():
+            error = BadLine("id does not rise", f"found id {number[row]} after {before[row]}, expected ids that rise")
+            self._account.bad(self._file, rows["line"][row], error, str(number[row]))
+        kept = rows.filter(pl.Series(~repeats))
+        if kept.height:
+            self._first = self._first if self._count else kept["number"][0]
+            self._last, self._count = kept["number"][-1], self._count + kept.height
+        return kept
+
+    def close(self) -> None:
+        """Note how many are lacking."""
+        lacking = self._last - self._first + 1 - self._count if self._count else 0
+        if lacking:
+            self._account.notes.append(f"{self._file.name}: {lacking:,} ids are lacking between the first and the last")
 
 
 def _on_the_day(rows: pl.DataFrame, file: Path) -> None:

@@ -5,17 +5,21 @@ The format, its units and what it cannot tell: docs/sources/binance.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from quantattn.data.schema import CLEAR, UPDATE
+from quantattn.data.schema import UPDATE
 from quantattn.data.sources.crypto.binance_stream import Chain
+from quantattn.data.sources.crypto.build import LevelSource, LevelStage, build
+from quantattn.data.sources.crypto.clocks import Carried, Clocks
 from quantattn.data.sources.crypto.csv_rows import (
+    BROKEN,
     Field,
-    broken_after,
     choices,
     decimals,
     first_fields,
@@ -25,20 +29,12 @@ from quantattn.data.sources.crypto.csv_rows import (
     times,
     wholes,
 )
-from quantattn.data.sources.crypto.feed import (
-    Account,
-    LevelSource,
-    Reading,
-    files_under,
-    level_source,
-    refuse_falls,
-    set_clocks,
-    sort_rows,
-)
+from quantattn.data.sources.crypto.feed import Account, Reading, files_under
 from quantattn.data.sources.crypto.messages import MILLI
 
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".zip")
 _COLUMNS = ("symbol", "timestamp", "first_update_id", "last_update_id", "side", "update_type", "price", "qty", "pu")
+_MESSAGE = ("entity", "available_time", "first_update_id", "last_update_id", "pu", "update_type")
 _SNAPSHOT, _CHANGE = 1, 0
 _PREVIOUS = Field(
     lambda text: text.set(~text.str.contains(r"^(-1|[0-9]{1,19})$"), None).cast(pl.Int64, strict=False),
@@ -80,11 +76,16 @@ def scan_binance_depth(
     """
     account = Account(Reading(levels, price_exponent, size_exponent, tick, on_gap, on_bad, set_aside))
     files = files_under(Path(path), "depth of Binance", ENDINGS)
-    rows = sort_rows([_read(file, account) for file in files])
-    return level_source(_chained(rows, account), account)
+
+    def parts(account: Account) -> Iterator[pl.DataFrame]:
+        breaks = Carried()
+        for file in files:
+            yield from _read(file, account, breaks)
+
+    return build(parts, _DepthStage, account, merged=len(files) > 1)
 
 
-def _read(file: Path, account: Account) -> pl.DataFrame:
+def _read(file: Path, account: Account, breaks: Carried) -> Iterator[pl.DataFrame]:
     header = tuple(first_fields(file))
     if header != _COLUMNS:
         raise ValueError(f"{file.name}, line 1: found columns {listed(header)}, expected {', '.join(_COLUMNS)}")
@@ -100,72 +101,56 @@ def _read(file: Path, account: Account) -> pl.DataFrame:
         "qty": decimals(reading.size_exponent),
         "pu": _PREVIOUS,
     }
-    made, bad = read_csv(file, layout, account, header=True)
-    rows = made.rename({"symbol": "entity", "timestamp": "exchange_time", "qty": "size"}).with_columns(
-        received=pl.lit(None, pl.Int64),
-        trade_id=pl.lit(None, pl.String),
-    )
-    rows, bad = refuse_falls(rows, bad, file, account)
-    return set_clocks(broken_after(rows, bad), account, file.name)
+    clocks = Clocks(file, account)
+    for made in read_csv(file, layout, account, header=True):
+        rows = made.rename({"symbol": "entity", "timestamp": "exchange_time", "qty": "size"}).with_columns(
+            received=pl.lit(None, pl.Int64), trade_id=pl.lit(None, pl.String), kind=pl.lit(UPDATE, pl.UInt8)
+        )
+        yield breaks.with_columns(clocks.set(rows), broken=BROKEN)
+    clocks.close()
 
 
-def _chained(rows: pl.DataFrame, account: Account) -> pl.DataFrame:
-    """Rows cut into messages, with a CLEAR before every snapshot, without what a snapshot covers."""
-    ids = ["entity", "available_time", "first_update_id", "last_update_id", "pu", "update_type"]
-    number = rows.select(pl.struct(ids).rle_id()).to_series()
-    messages = (
-        rows.with_columns(number=number)
-        .group_by("number", maintain_order=True)
-        .agg(pl.col(ids).first(), pl.col("broken").any())
-    )
-    covered, breaks = _follow(messages)
-    if covered.any():
-        account.notes.append(f"{int(covered.sum()):,} messages were left out: the snapshot before them covers them")
-    at = number.to_numpy()
-    made = rows.select(
-        "entity",
-        "event_time",
-        "available_time",
-        "seq",
-        kind=pl.lit(UPDATE, pl.UInt8),
-        side=pl.col("side").cast(pl.Int8),
-        price="price",
-        size="size",
-        order_id="order_id",
-        complete=(number != number.shift(-1)).fill_null(True),
-        broken=pl.Series(breaks[at]) & (number != number.shift(1)).fill_null(True),
-        exchange_time="exchange_time",
-        trade_id="trade_id",
-        _snapshot=pl.col("update_type") == _SNAPSHOT,
-        _first=(number != number.shift(1)).fill_null(True),
-        _place=2 * pl.int_range(pl.len(), dtype=pl.Int64) + 1,
-    ).filter(pl.Series(~covered[at]))
-    opens = made.filter(pl.col("_snapshot") & pl.col("_first")).with_columns(
-        pl.col("_place") - 1,
-        kind=pl.lit(CLEAR, pl.UInt8),
-        side=pl.lit(0, pl.Int8),
-        price=pl.lit(None, pl.Int64),
-        size=pl.lit(0, pl.Int64),
-        complete=pl.lit(False),
-    )
-    both = pl.concat([made, opens]).sort("_place")
-    rank = np.argsort(np.argsort(both["seq"].to_numpy(), kind="stable"), kind="stable")
-    return both.with_columns(seq=pl.Series(rank)).drop("_snapshot", "_first", "_place")
+class _DepthStage(LevelStage):
+    """Depth chained by its ids: without what a snapshot covers, and with the breaks of the chain."""
 
+    def __init__(self, account: Account) -> None:
+        super().__init__(account, by_message=_MESSAGE)
+        self._chains: dict[str, Chain] = {}
+        self._covered = 0
 
-def _follow(messages: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Which messages an earlier snapshot covers, and before which ones messages are lacking."""
-    covered, breaks = np.zeros(messages.height, np.bool_), messages["broken"].to_numpy().copy()
-    chains: dict[str, Chain] = {}
-    columns = ("entity", "first_update_id", "last_update_id", "pu", "update_type")
-    for n, (symbol, first, last, previous, kind) in enumerate(messages.select(columns).iter_rows()):
-        chain = chains.setdefault(symbol, Chain())
-        if kind == _SNAPSHOT:
-            chain.last, chain.opened, chain.fresh = last, True, True
-        elif chain.opened and last <= chain.last:
-            covered[n] = True
-        else:
-            breaks[n] |= not chain.follows(first, previous if previous >= 0 else None)
-            chain.last, chain.fresh = last, False
-            chain.opened &= not breaks[n]
-    return covered, breaks
+    def messages(self, rows: pl.DataFrame, run: pl.Series) -> pl.DataFrame:
+        """Rows of whole messages, chained."""
+        first = (run != run.shift(1)).fill_null(True)
+        begins = rows.with_columns(broken=pl.col("broken").any().over(run)).filter(first)
+        covered, breaks = self._follow(begins)
+        at = (first.cast(pl.Int64).cum_sum() - 1).to_numpy()
+        self._covered += int(covered.sum())
+        kept = pl.Series(~covered[at])
+        chained = rows.with_columns(
+            side=pl.col("side").cast(pl.Int8),
+            broken=pl.Series(breaks[at]) & first,
+            clears=first & (pl.col("update_type") == _SNAPSHOT),
+        )
+        return super().messages(chained.filter(kept), run.filter(kept))
+
+    def close(self) -> None:
+        """Note what was covered too."""
+        if self._covered:
+            self.account.notes.append(f"{self._covered:,} messages were left out: the snapshot before covers them")
+        super().close()
+
+    def _follow(self, begins: pl.DataFrame) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which messages an earlier snapshot covers, and before which ones messages are lacking."""
+        covered, breaks = np.zeros(begins.height, np.bool_), begins["broken"].to_numpy(writable=True)
+        columns = ("entity", "first_update_id", "last_update_id", "pu", "update_type")
+        for n, (symbol, first, last, previous, kind) in enumerate(begins.select(columns).iter_rows()):
+            chain = self._chains.setdefault(symbol, Chain())
+            if kind == _SNAPSHOT:
+                chain.last, chain.opened, chain.fresh = last, True, True
+            elif chain.opened and last <= chain.last:
+                covered[n] = True
+            else:
+                breaks[n] |= not chain.follows(first, previous if previous >= 0 else None)
+                chain.last, chain.fresh = last, False
+                chain.opened &= not breaks[n]
+        return covered, breaks

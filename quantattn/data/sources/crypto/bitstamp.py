@@ -5,6 +5,7 @@ The format, its units and what it cannot tell: docs/sources/bitstamp.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,8 @@ import polars as pl
 
 from quantattn.data.market.rebuild import Tally, rebuild_book
 from quantattn.data.schema import CANCEL, DELETE, EXECUTE, NEW
+from quantattn.data.sources.crypto.build import instruments, sort_rows
+from quantattn.data.sources.crypto.clocks import Clocks, Order
 from quantattn.data.sources.crypto.csv_rows import (
     Field,
     choices,
@@ -23,17 +26,9 @@ from quantattn.data.sources.crypto.csv_rows import (
     times,
     wholes,
 )
-from quantattn.data.sources.crypto.feed import (
-    Account,
-    Reading,
-    files_under,
-    instruments,
-    refuse_falls,
-    refuse_overlaps,
-    set_clocks,
-    sort_rows,
-)
+from quantattn.data.sources.crypto.feed import Account, Reading, files_under
 from quantattn.data.sources.crypto.messages import MILLI
+from quantattn.data.sources.decimals import greatest_step
 from quantattn.data.sources.source import Source
 
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".zip")
@@ -87,9 +82,9 @@ def scan_bitstamp(
         RuntimeError: numba is not installed (extra `book`).
     """
     account = Account(Reading(levels, price_exponent, SIZE_EXPONENT, tick, "forget", on_bad, set_aside))
-    parts = [_read(file, account) for file in files_under(Path(path), "an order log of Bitstamp", ENDINGS)]
-    refuse_overlaps(parts)
-    rows = _messages(_without_the_gone(sort_rows(parts), account)).with_columns(entity=pl.lit(entity))
+    files, order = files_under(Path(path), "an order log of Bitstamp", ENDINGS), Order()
+    read = sort_rows(order.check(rows, file) for file in files for rows in _read(file, account))
+    rows = _messages(_without_the_gone(read, account)).with_columns(entity=pl.lit(entity))
     made = rebuild_book(rows, levels, zone=None)
     unseen = {name: count for name, count in vars(made.tally).items() if count}
     if unseen:
@@ -97,10 +92,12 @@ def scan_bitstamp(
         account.notes.append(f"not as the rebuilt book stood: {listed}")
     account.notes.append("no line shows the orders that stood before the log began; its first book is empty")
     frame = _takers(made.frame)
-    return OrderLogSource(frame.lazy(), instruments(frame, account), account.report(frame.height), made.tally)
+    step = greatest_step([frame["price"]], 10**-price_exponent)
+    found = instruments({entity: step}, account)
+    return OrderLogSource(frame.lazy(), found, account.report(frame.height), made.tally)
 
 
-def _read(file: Path, account: Account) -> pl.DataFrame:
+def _read(file: Path, account: Account) -> Iterator[pl.DataFrame]:
     header = tuple(first_fields(file))
     if header != _COLUMNS:
         raise ValueError(f"{file.name}, line 1: found columns {listed(header)}, expected {', '.join(_COLUMNS)}")
@@ -113,15 +110,16 @@ def _read(file: Path, account: Account) -> pl.DataFrame:
         "action": choices({"created": _CREATED, "changed": _CHANGED, "deleted": _DELETED}),
         "direction": choices({"bid": 1, "ask": -1}),
     }
-    made, bad = read_csv(file, layout, account, header=True)
-    rows = made.rename({"timestamp": "received"}).with_columns(
-        entity=pl.lit("all"),
-        made=pl.col("exchange.timestamp"),
-        exchange_time=pl.when(pl.col("action") == _CREATED).then("exchange.timestamp").otherwise("received"),
-        file=pl.lit(file.name),
-    )
-    rows, _ = refuse_falls(rows, bad, file, account)
-    return set_clocks(rows, account, file.name)
+    clocks = Clocks(file, account)
+    for made in read_csv(file, layout, account, header=True):
+        rows = made.rename({"timestamp": "received"}).with_columns(
+            entity=pl.lit("all"),
+            made=pl.col("exchange.timestamp"),
+            exchange_time=pl.when(pl.col("action") == _CREATED).then("exchange.timestamp").otherwise("received"),
+            file=pl.lit(file.name),
+        )
+        yield clocks.set(rows)
+    clocks.close()
 
 
 def _without_the_gone(rows: pl.DataFrame, account: Account) -> pl.DataFrame:

@@ -6,21 +6,18 @@ The format, its units and what it cannot tell: docs/sources/capture.md.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
+
 from quantattn.data.sources.crypto.bitmex_stream import BitmexStream
 from quantattn.data.sources.crypto.bitstamp_stream import BitstampStream
-from quantattn.data.sources.crypto.feed import (
-    Account,
-    BadLine,
-    LevelSource,
-    Reading,
-    files_under,
-    level_source,
-    refuse_overlaps,
-    sort_rows,
-)
+from quantattn.data.sources.crypto.build import LevelSource, LevelStage, build
+from quantattn.data.sources.crypto.clocks import Order
+from quantattn.data.sources.crypto.feed import Account, BadLine, Reading, files_under
 from quantattn.data.sources.crypto.messages import Line, Recording, Rows, Stream, decode, plausible, show
 from quantattn.data.sources.decimals import NotExact, scaled
 
@@ -63,10 +60,15 @@ def scan_capture(
         RuntimeError: numba is not installed (extra `book`).
     """
     account = Account(Reading(levels, price_exponent, size_exponent, tick, on_gap, on_bad, set_aside))
-    recording = Recording(account, _parted, lambda message: _stream_of(message, account))
-    parts = [recording.read(file) for file in files_under(Path(path), "a capture", ENDINGS)]
-    refuse_overlaps(parts)
-    return level_source(sort_rows(parts), account, from_empty)
+    files = files_under(Path(path), "a capture", ENDINGS)
+
+    def parts(account: Account) -> Iterator[pl.DataFrame]:
+        recording, order = Recording(account, _parted, partial(_stream_of, account)), Order()
+        for file in files:
+            for rows in recording.read(file):
+                yield order.check(rows, file)
+
+    return build(parts, partial(LevelStage, from_empty=from_empty), account)
 
 
 def _parted(text: bytes) -> Line:
@@ -82,7 +84,7 @@ def _parted(text: bytes) -> Line:
     return plausible(received, "receipt"), decode(body)
 
 
-def _stream_of(message: dict[str, Any], account: Account) -> Stream:
+def _stream_of(account: Account, message: dict[str, Any]) -> Stream:
     if {"table", "info", "success"} & message.keys():
         return BitmexStream(account, Rows())
     if {"event", "channel"} <= message.keys():

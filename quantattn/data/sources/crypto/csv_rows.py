@@ -91,34 +91,33 @@ def listed(fields: Sequence[str]) -> str:
     return repr(shown) if len(shown) <= 80 else f"{shown[:80]!r}…"
 
 
-def read_csv(path: Path, layout: Layout, account: Account, *, header: bool) -> tuple[pl.DataFrame, list[int]]:
-    """The columns of a file that are kept, `line` beside them, and the lines that were left out.
+def read_csv(path: Path, layout: Layout, account: Account, *, header: bool) -> Iterator[pl.DataFrame]:
+    """The columns of a file that are kept, piece by piece; `line` and `losses`, the lines left out before, beside them.
 
     Only commas and line ends part fields; a quotation mark is a character like others.
 
     Raises:
-        ValueError: a line cannot be used and is not to be left out; broken compression.
+        ValueError: a line cannot be used and is not to be left out; no line can be used; broken compression.
     """
-    parts, bad, ended = [_empty(layout)], list[int](), True
+    rows, ended = 0, True
     for piece in read_pieces(path):
         raw = piece if not (header and piece.first == 1) else _without_first(piece)
-        for table in _texts(path, raw, list(layout), account, bad):
-            parts.append(_convert(path, table, layout, account, bad))
+        before, bad = account.losses, list[int]()
+        made = [_convert(path, table, layout, account, bad) for table in _texts(path, raw, list(layout), account, bad)]
+        for found in made:
+            lost = np.searchsorted(np.sort(np.array(bad, np.int64)), found["line"].to_numpy())
+            yield found.with_columns(losses=pl.Series(lost.astype(np.int64)) + before)
+            rows += found.height
         ended = piece.data.endswith(b"\n")
     account.take(path)
-    made = pl.concat(parts, how="vertical_relaxed")
-    if not made.height:
+    if not rows:
         raise ValueError(f"{path.name} holds no row that can be used")
     if not ended:
         account.notes.append(f"{path.name}: the last line has no end, so that the file may have been cut off in it")
-    return made, sorted(bad)
 
 
-def broken_after(rows: pl.DataFrame, bad: Sequence[int]) -> pl.DataFrame:
-    """Add `broken`: for every entity, the first row after lines that were left out."""
-    before = pl.Series("_before", np.searchsorted(np.array(bad, np.int64), rows["line"].to_numpy()).astype(np.int64))
-    lost = pl.col("_before") != pl.col("_before").shift(1, fill_value=0).over("entity")
-    return rows.with_columns(before).with_columns(broken=lost).drop("_before")
+BROKEN = (pl.col("losses") > pl.col("losses").shift(1, fill_value=0).over("entity")).alias("broken")
+"""Whether lines were left out since the row before of the same entity, for `clocks.Carried`."""
 
 
 def _without_first(piece: Piece) -> Piece:
@@ -184,12 +183,6 @@ def _convert(path: Path, table: pl.DataFrame, layout: Layout, account: Account, 
         made.append(found)
     rows = pl.DataFrame(made)
     return rows.filter(pl.Series(~wrong)) if wrong.any() else rows
-
-
-def _empty(layout: Layout) -> pl.DataFrame:
-    none = pl.Series([], dtype=pl.String)
-    kept = {name: field.make(none) for name, field in layout.items() if field is not None}
-    return pl.DataFrame({"line": pl.Series([], dtype=pl.Int64), **kept})
 
 
 def _wholes(found: pl.Series) -> pl.Series:

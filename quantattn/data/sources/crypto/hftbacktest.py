@@ -5,25 +5,21 @@ The format, its units and what it cannot tell: docs/sources/hftbacktest.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
+
 from quantattn.data.sources.crypto.binance_stream import BinanceStream
-from quantattn.data.sources.crypto.feed import (
-    Account,
-    BadLine,
-    LevelSource,
-    Reading,
-    files_under,
-    level_source,
-    refuse_overlaps,
-    shown_source,
-    sort_rows,
-)
+from quantattn.data.sources.crypto.build import LevelSource, LevelStage, ShownStage, build
+from quantattn.data.sources.crypto.clocks import Order
+from quantattn.data.sources.crypto.feed import Account, BadLine, Reading, files_under
 from quantattn.data.sources.crypto.hyperliquid import HyperliquidStream
 from quantattn.data.sources.crypto.messages import Line, Recording, Rows, Stream, decode, plausible
 from quantattn.data.sources.decimals import NotExact, whole
+from quantattn.data.sources.pieces import read_pieces
 
 ENDINGS = (".gz", ".xz", ".zip", ".txt", ".json", ".jsonl")
 
@@ -63,13 +59,29 @@ def scan_hftbacktest(
     if book not in ("depth", "quotes"):
         raise ValueError(f"book must be 'depth' or 'quotes', got {book!r}")
     reading = Reading(1 if book == "quotes" else levels, price_exponent, size_exponent, tick, on_gap, on_bad, set_aside)
-    account = Account(reading)
-    recording = Recording(account, _parted, partial(_stream_of, account, book == "quotes"))
-    parts = [recording.read(file) for file in files_under(Path(path), "a recording", ENDINGS)]
-    refuse_overlaps(parts)
-    rows = sort_rows(parts)
-    whole_books = book == "quotes" or isinstance(recording.stream, HyperliquidStream)
-    return shown_source(rows, account) if whole_books else level_source(rows, account)
+    files = files_under(Path(path), "a recording", ENDINGS)
+    venue = _venue(files[0])
+    whole_books = book == "quotes" or venue is HyperliquidStream
+
+    def parts(account: Account) -> Iterator[pl.DataFrame]:
+        recording, order = Recording(account, _parted, partial(_stream_of, venue, account, book == "quotes")), Order()
+        for file in files:
+            for rows in recording.read(file):
+                yield order.check(rows, file)
+
+    return build(parts, ShownStage if whole_books else LevelStage, Account(reading))
+
+
+def _venue(path: Path) -> type[Stream]:
+    """Hyperliquid names the channel of every message; everything else is taken for Binance."""
+    for piece in read_pieces(path, 1 << 16):
+        for _, text in piece.lines():
+            try:
+                found = _parted(text)
+            except BadLine:
+                continue
+            return HyperliquidStream if not isinstance(found, str) and "channel" in found[1] else BinanceStream
+    return BinanceStream
 
 
 def _parted(text: bytes) -> Line:
@@ -81,8 +93,9 @@ def _parted(text: bytes) -> Line:
     return plausible(received, "receipt"), decode(body)
 
 
-def _stream_of(account: Account, quotes: bool, message: dict[str, Any]) -> Stream:
-    """Hyperliquid names the channel of every message; everything else is taken for Binance."""
-    if "channel" in message:
+def _stream_of(venue: type[Stream], account: Account, quotes: bool, message: dict[str, Any]) -> Stream:
+    if ("channel" in message) != (venue is HyperliquidStream):
+        raise BadLine("another venue", "found a message of another venue than the first, expected one venue")
+    if venue is HyperliquidStream:
         return HyperliquidStream(account, Rows(account.reading.levels))
     return BinanceStream(account, Rows(1 if quotes else 0), quotes)

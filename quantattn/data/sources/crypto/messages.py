@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from quantattn.data.schema import CLEAR, EXECUTE, UPDATE, level_columns
-from quantattn.data.sources.crypto.feed import EARLIEST, LATEST, ROWS, SECOND, Account, BadLine, set_clocks
+from quantattn.data.sources.crypto.clocks import Clocks
+from quantattn.data.sources.crypto.feed import EARLIEST, LATEST, ROWS, SECOND, Account, BadLine
 from quantattn.data.sources.decimals import NotExact, scaled, whole
 from quantattn.data.sources.pieces import read_pieces
 
@@ -153,13 +154,13 @@ class Recording:
         self.stream: Stream | None = None
         self._last = 0
 
-    def read(self, path: Path) -> pl.DataFrame:
-        """The rows of a file, its clocks set.
+    def read(self, path: Path) -> Iterator[pl.DataFrame]:
+        """The rows of a file, piece by piece, their clocks set.
 
         Raises:
             ValueError: a line cannot be used and is not to be left out, or the file has no row.
         """
-        self._last = 0
+        self._last, rows, clocks = 0, 0, Clocks(path, self.account)
         if self.stream is not None:
             self.stream.begin()
         for piece in read_pieces(path):
@@ -170,14 +171,17 @@ class Recording:
                     self.account.bad(path, line, error, text.decode("utf-8", "replace"))
                     if self.stream is not None:
                         self.stream.lost()
+            if self.stream is not None and (frame := self.stream.rows.take()).height:
+                yield clocks.set(frame)
+                rows += frame.height
         self.account.take(path)
-        if self.stream is None or not (frame := self.stream.rows.take()).height:
+        if self.stream is None or not rows:
             raise ValueError(f"{path.name} holds no row that can be used")
         if self.stream.passed.total():
             counts = ", ".join(f"{what} {count:,}" for what, count in sorted(self.stream.passed.items()) if count)
             self.account.notes.append(f"{path.name}: messages that make no row: {counts}")
             self.stream.passed.clear()
-        return set_clocks(frame, self.account, path.name)
+        clocks.close()
 
     def _line(self, line: int, text: bytes) -> None:
         found = self._parted(text)

@@ -6,17 +6,20 @@ The format, its units and what it cannot tell: docs/sources/tardis.md.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import polars as pl
 
-from quantattn.data.schema import CLEAR, EXECUTE, UPDATE, level_columns
+from quantattn.data.schema import EXECUTE, UPDATE, level_columns
+from quantattn.data.sources.crypto.build import LevelSource, LevelStage, ShownStage, Stage, TradeStage, build
+from quantattn.data.sources.crypto.clocks import Carried, Clocks, Order
 from quantattn.data.sources.crypto.csv_rows import (
+    BROKEN,
     Field,
-    broken_after,
     choices,
     decimals,
     first_fields,
@@ -26,20 +29,8 @@ from quantattn.data.sources.crypto.csv_rows import (
     text,
     times,
 )
-from quantattn.data.sources.crypto.feed import (
-    Account,
-    Reading,
-    files_under,
-    level_source,
-    refuse_falls,
-    refuse_overlaps,
-    set_clocks,
-    shown_source,
-    sort_rows,
-    trade_source,
-)
+from quantattn.data.sources.crypto.feed import Account, Reading, files_under
 from quantattn.data.sources.crypto.messages import MICRO
-from quantattn.data.sources.source import Source
 
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.zip")
 _HEAD = ("exchange", "symbol", "timestamp", "local_timestamp")
@@ -47,6 +38,8 @@ _TRADES = (*_HEAD, "id", "side", "price", "amount")
 _CHANGES = (*_HEAD, "is_snapshot", "side", "price", "amount")
 _QUOTES = (*_HEAD, "ask_amount", "ask_price", "bid_price", "bid_amount")
 _KEYS = ("entity", "line", "exchange_time", "event_time", "available_time")
+_MESSAGE = ("entity", "available_time", "exchange_time", "kind")
+"""Rows of one message; trades are cut further, see `LevelStage`."""
 _LEVEL = re.compile(r"(asks|bids)\[(\d{1,4})\]\.(price|amount)")
 Kind = Literal["trades", "changes", "quotes", "snapshots"]
 
@@ -69,7 +62,7 @@ def scan_tardis(
     on_gap: Literal["forget", "keep"] = "forget",
     on_bad: Literal["refuse", "quarantine"] = "refuse",
     set_aside: str | Path | None = None,
-) -> Source:
+) -> LevelSource:
     """Tardis CSV files as book events (schema `BookEvents`), trades among them, or as `Trades` when there is no book.
 
     What a file is, its header says. Entities are named EXCHANGE:SYMBOL. Files are read in pieces; the table of their
@@ -100,18 +93,22 @@ def scan_tardis(
         raise ValueError(f"{path} has snapshots of {min(whole)} levels, but levels={levels} was asked for")
     depth = min(whole) if whole and levels is None else 10 if levels is None else levels
     reading = Reading(depth, price_exponent, size_exponent, tick, on_gap, on_bad, set_aside)
-    account = Account(reading)
-    trades = [_trades(file, account) for file in files if file.kind == "trades"]
-    if not books:
-        refuse_overlaps(trades)
-        return trade_source(sort_rows(trades), account)
-    shipped = [_book(file, account) for file in files if file.kind != "trades"]
-    refuse_overlaps(trades)
-    refuse_overlaps(shipped)
-    rows = sort_rows([*shipped, *trades])
-    if whole:
-        return shown_source(rows, account)
-    return level_source(_messages(rows), account)
+
+    def parts(account: Account) -> Iterator[pl.DataFrame]:
+        makes: dict[Kind, Callable[[_File, Account], Iterator[pl.DataFrame]]] = {
+            "trades": _trades,
+            "changes": partial(_changes, breaks=Carried()),
+        }
+        for some in (books.keys(), ("trades",)):  # a book first where receipts are equal
+            order = Order()
+            for file in (each for each in files if each.kind in some):
+                for rows in makes.get(file.kind, _shipped)(file, account):
+                    yield order.check(rows, file.path)
+
+    stage: Callable[[Account], Stage] = partial(LevelStage, by_message=_MESSAGE)
+    if whole or not books:
+        stage = ShownStage if whole else TradeStage
+    return build(parts, stage, Account(reading), merged=len({file.kind for file in files}) > 1)
 
 
 def _recognised(path: Path) -> _File:
@@ -134,7 +131,7 @@ def _common() -> dict[str, Field | None]:
     return {"exchange": names(), "symbol": names(), "timestamp": times(MICRO), "local_timestamp": times(MICRO)}
 
 
-def _trades(file: _File, account: Account) -> pl.DataFrame:
+def _trades(file: _File, account: Account) -> Iterator[pl.DataFrame]:
     reading = account.reading
     layout = _common() | {
         "id": text(optional=True),
@@ -142,23 +139,21 @@ def _trades(file: _File, account: Account) -> pl.DataFrame:
         "price": decimals(reading.price_exponent),
         "amount": decimals(reading.size_exponent),
     }
-    rows = _read(file, layout, account)
-    return rows.select(
-        *_KEYS,
-        kind=pl.lit(EXECUTE, pl.UInt8),
-        side=pl.col("side").cast(pl.Int8),
-        price="price",
-        size="amount",
-        complete=True,
-        broken=False,
-        trade_id="id",
-        clears=False,
-    )
+    for rows in _read(file, layout, account):
+        yield rows.select(
+            *_KEYS,
+            kind=pl.lit(EXECUTE, pl.UInt8),
+            side=pl.col("side").cast(pl.Int8),
+            price="price",
+            size="amount",
+            trade_id="id",
+            broken=False,
+            clears=False,
+        )
 
 
-def _book(file: _File, account: Account) -> pl.DataFrame:
-    if file.kind == "changes":
-        return _changes(file, account)
+def _shipped(file: _File, account: Account) -> Iterator[pl.DataFrame]:
+    """Snapshots and quotes: one row each."""
     reading = account.reading
     levels = {name: _column(name) for name in file.columns[4:]}
     layout: dict[str, Field | None] = _common()
@@ -166,24 +161,22 @@ def _book(file: _File, account: Account) -> pl.DataFrame:
         exponent = reading.price_exponent if "_price_" in made else reading.size_exponent
         kept = int(made.rpartition("_")[2]) <= reading.levels
         layout[name] = decimals(exponent, optional=True) if kept else None
-    rows = _read(file, layout, account).rename({name: made for name, made in levels.items() if layout[name]})
     depth = range(1, reading.levels + 1)
     pairs = [pair for level in depth for pair in (level_columns(level)[:2], level_columns(level)[2:])]
     # A level without a size or without a price is empty.
     stands = {price: pl.col(price).is_not_null() & (pl.col(size) > 0) for price, size in pairs}
-    return rows.select(
-        *_KEYS,
-        kind=pl.lit(UPDATE, pl.UInt8),
-        side=pl.lit(0, pl.Int8),
-        price=pl.lit(None, pl.Int64),
-        size=pl.lit(0, pl.Int64),
-        complete=True,
-        broken=False,
-        trade_id=pl.lit(None, pl.String),
-        clears=False,
-        **{price: pl.when(stands[price]).then(price) for price, _ in pairs},
-        **{size: pl.when(stands[price]).then(size).otherwise(0) for price, size in pairs},
-    )
+    renamed = {name: made for name, made in levels.items() if layout[name] is not None}
+    for rows in _read(file, layout, account):
+        yield rows.rename(renamed).select(
+            *_KEYS,
+            kind=pl.lit(UPDATE, pl.UInt8),
+            side=pl.lit(0, pl.Int8),
+            price=pl.lit(None, pl.Int64),
+            size=pl.lit(0, pl.Int64),
+            trade_id=pl.lit(None, pl.String),
+            **{price: pl.when(stands[price]).then(price) for price, _ in pairs},
+            **{size: pl.when(stands[price]).then(size).otherwise(0) for price, size in pairs},
+        )
 
 
 def _column(name: str) -> str:
@@ -195,7 +188,7 @@ def _column(name: str) -> str:
     return f"{side[:-1]}_{'size' if what == 'amount' else 'price'}_{int(level) + 1}"
 
 
-def _changes(file: _File, account: Account) -> pl.DataFrame:
+def _changes(file: _File, account: Account, breaks: Carried) -> Iterator[pl.DataFrame]:
     reading = account.reading
     layout = _common() | {
         "is_snapshot": choices({"true": True, "false": False}),
@@ -203,46 +196,30 @@ def _changes(file: _File, account: Account) -> pl.DataFrame:
         "price": decimals(reading.price_exponent),
         "amount": decimals(reading.size_exponent),
     }
-    rows = _read(file, layout, account)
-    snapshot = pl.col("is_snapshot")
-    return rows.select(
-        *_KEYS,
-        kind=pl.lit(UPDATE, pl.UInt8),
-        side=pl.col("side").cast(pl.Int8),
-        price="price",
-        size="amount",
-        complete=True,
-        broken="broken",
-        trade_id=pl.lit(None, pl.String),
-        # A snapshot that follows changes begins the book anew.
-        clears=snapshot & ~snapshot.shift(1, fill_value=False).over("entity"),
-    )
+    snapshot, carried = pl.col("is_snapshot"), Carried()
+    # A snapshot that follows changes begins the book anew.
+    begins = snapshot & ~snapshot.shift(1, fill_value=False).over("entity")
+    for rows in _read(file, layout, account):
+        yield breaks.with_columns(carried.with_columns(rows, clears=begins), broken=BROKEN).select(
+            *_KEYS,
+            kind=pl.lit(UPDATE, pl.UInt8),
+            side=pl.col("side").cast(pl.Int8),
+            price="price",
+            size="amount",
+            trade_id=pl.lit(None, pl.String),
+            broken="broken",
+            clears="clears",
+        )
 
 
-def _read(file: _File, layout: dict[str, Field | None], account: Account) -> pl.DataFrame:
-    made, bad = read_csv(file.path, layout, account, header=True)
-    rows = made.with_columns(
-        entity=pl.concat_str("exchange", pl.lit(":"), "symbol"),
-        exchange_time="timestamp",
-        received="local_timestamp",
-    )
-    rows, bad = refuse_falls(rows, bad, file.path, account)
-    return set_clocks(broken_after(rows, bad), account, file.path.name)
-
-
-def _messages(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows in canonical order with a CLEAR before every snapshot, cut into messages: what came at one receipt."""
-    numbered = rows.with_columns(_place=2 * pl.int_range(pl.len(), dtype=pl.Int64) + 1)
-    clear = numbered.filter("clears").with_columns(
-        pl.col("_place") - 1,
-        kind=pl.lit(CLEAR, pl.UInt8),
-        side=pl.lit(0, pl.Int8),
-        price=pl.lit(None, pl.Int64),
-        size=pl.lit(0, pl.Int64),
-    )
-    both = pl.concat([numbered.with_columns(broken=pl.col("broken") & ~pl.col("clears")), clear]).sort("_place")
-    message = pl.struct("entity", "available_time", "exchange_time", pl.col("kind") == EXECUTE)
-    return both.with_columns(
-        complete=(message != message.shift(-1)).fill_null(True) | (pl.col("kind") == EXECUTE),
-        seq=pl.Series(np.argsort(np.argsort(both["seq"].to_numpy(), kind="stable"), kind="stable")),
-    ).drop("_place")
+def _read(file: _File, layout: dict[str, Field | None], account: Account) -> Iterator[pl.DataFrame]:
+    clocks = Clocks(file.path, account)
+    for made in read_csv(file.path, layout, account, header=True):
+        yield clocks.set(
+            made.with_columns(
+                entity=pl.concat_str("exchange", pl.lit(":"), "symbol"),
+                exchange_time="timestamp",
+                received="local_timestamp",
+            )
+        )
+    clocks.close()
