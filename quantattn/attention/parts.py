@@ -140,7 +140,7 @@ def _repeats(job: Job, device: torch.device) -> Iterator[Finding]:
 
 
 def _memory(job: Job, device: torch.device) -> Iterator[Finding]:
-    q = torch.empty(1, 1, 64, device=device)
+    q = torch.empty(1, 1, 64, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32, device=device)
     if not _small(job, device):
         yield from check_memories([name for name in job.backends if refused(name, q, Mask(), None) is None], device)
 
