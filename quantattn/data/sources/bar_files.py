@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from quantattn.data.sources.table_files import FAULT, LINE, SEPARATORS, TEXT, TextForm, scan_text
-from quantattn.data.sources.text_rows import first_lines
+from quantattn.data.sources.table_files import FAULT, LINE, TEXT, TextForm, scan_text
+from quantattn.data.sources.text_rows import first_lines, split_header
 
 PRICES = ("open", "high", "low", "close")
 FIELDS = (*PRICES, "volume")
@@ -57,8 +56,8 @@ def read_bar_text(file: Path, columns: Mapping[str, str], entity: str | None) ->
     lines = first_lines(file, 3)
     if not lines:
         raise ValueError(f"{file.name} is empty; expected a header line")
-    separator = max(SEPARATORS, key=lambda each: len(_cells(lines[0], each)))
-    rows = [_cells(line, separator) for line in lines]
+    separator, _ = split_header(file, lines[0])
+    rows = [split_header(file, line, separator)[1] for line in lines]
     own = entity or file.name.split(".")[0]
     if len(rows) == 3 and _names_times(rows[2][0]) and not any(rows[2][1:]) and len(rows[1]) == len(rows[0]):
         return _three_rows(file, separator, rows, columns)
@@ -75,10 +74,6 @@ def read_bar_text(file: Path, columns: Mapping[str, str], entity: str | None) ->
     if found.keys() & {*PRICES, "volume"} or found.keys() & {"clock", "entity"}:
         raise ValueError(f"{file.name} has no column close; its header is {lines[0][:120]!r}: name it with columns")
     return _wide(file, separator, rows[0], found["time"])
-
-
-def _cells(line: str, separator: str) -> list[str]:
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [""])]
 
 
 def _is_number(text: str) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from quantattn.data.sources.table_files import SEPARATORS, TEXT, Part, TextForm, scan_text
+from quantattn.data.sources.table_files import TEXT, Part, TextForm, scan_text
 from quantattn.data.sources.table_types import Clock, decimal
-from quantattn.data.sources.text_rows import first_lines
+from quantattn.data.sources.text_rows import first_lines, split_header
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "stamp": ("dt",),
@@ -79,14 +78,10 @@ def read_taq_text(file: Path) -> TaqText:
     lines = first_lines(file, 1)
     if not lines:
         raise ValueError(f"{file.name} is empty; expected a header line")
-    header = {s: [cell.strip() for cell in next(csv.reader([lines[0]], delimiter=s), [""])] for s in SEPARATORS}
-    separator = max(SEPARATORS, key=lambda each: len(header[each]))
-    lower = [name.lower() for name in header[separator]]
+    separator, header = split_header(file, lines[0])
+    lower = [name.lower() for name in header]
     found = {
-        ours: header[separator][lower.index(name)]
-        for ours, theirs in _NAMES.items()
-        for name in reversed(theirs)
-        if name in lower
+        ours: header[lower.index(name)] for ours, theirs in _NAMES.items() for name in reversed(theirs) if name in lower
     }
     kinds = [kind for kind, needed in (("trades", TRADES), ("quotes", QUOTES)) if found.keys() >= {*needed}]
     if len(kinds) != 1 or "symbol" not in found or ("stamp" not in found and not {"date", "clock"} <= found.keys()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import polars as pl
 
 from quantattn.data.sources.source import write_set_aside
-from quantattn.data.sources.table_files import FAULT, LINE, TEXT, Part, TextForm, readable, scan_text
+from quantattn.data.sources.table_files import FAULT, LINE, SEPARATORS, TEXT, Part, TextForm, readable, scan_text
 
 OnBad = Literal["refuse", "quarantine"]
 LEFT_OUT = pl.Schema(
@@ -70,6 +71,23 @@ def first_lines(file: Path, n: int) -> list[str]:
     """Up to `n` lines of a text file, plain or packed; ValueError when it is empty or cannot be read."""
     part = scan_text(file, TextForm(separator=_NONE, quote=None, names=("line",)), ("line",))
     return readable(part.frame.head(n), file)[TEXT].to_list()
+
+
+def split_header(file: Path, line: str, separator: str | None = None) -> tuple[str, list[str]]:
+    """The separator under which a line has the most fields, or the one given, and its fields without outer spaces.
+
+    Raises:
+        ValueError: a line that is no row of a table.
+    """
+    try:
+        cells = {
+            each: [cell.strip() for cell in next(csv.reader([line], delimiter=each), [""])]
+            for each in (SEPARATORS if separator is None else (separator,))
+        }
+    except csv.Error as error:
+        raise ValueError(f"{file.name}: found {line[:_SHOWN]!r} where a header was expected ({error})") from error
+    best = max(cells, key=lambda each: len(cells[each]))
+    return best, cells[best]
 
 
 def check_rows(

@@ -5,7 +5,6 @@ The layouts, units and what the files cannot tell: docs/sources/ticks.md. No pri
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,7 +16,7 @@ import polars as pl
 from quantattn.data.schema import CANONICAL_ORDER, Instrument
 from quantattn.data.sources.quotes import quote_events
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
-from quantattn.data.sources.table_files import SEPARATORS, Part, TextForm, find_files, scan_text
+from quantattn.data.sources.table_files import Part, TextForm, find_files, scan_text
 from quantattn.data.sources.table_types import Clock, decimal
 from quantattn.data.sources.text_rows import (
     Checked,
@@ -27,6 +26,7 @@ from quantattn.data.sources.text_rows import (
     first_lines,
     leave_out,
     price_steps,
+    split_header,
 )
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -183,9 +183,7 @@ def _open(file: Path, settings: _Settings) -> tuple[Part, tuple[str, ...], Clock
     lines = first_lines(file, 1)
     if not lines:
         raise ValueError(f"{file.name} is empty; expected quotes")
-    rows = {s: [cell.strip() for cell in next(csv.reader([lines[0]], delimiter=s), [""])] for s in SEPARATORS}
-    separator = max(SEPARATORS, key=lambda each: len(rows[each]))
-    header = rows[separator]
+    separator, header = split_header(file, lines[0])
     if len(header) == 4 and "/" in header[0] and header[1][:8].isdigit():
         part = scan_text(file, TextForm(separator, None, _TRUEFX), _TRUEFX)
         return _named(part, {name: name for name in _TRUEFX}), _TRUEFX, Clock("%Y%m%d %H:%M:%S%.f")
