@@ -14,7 +14,7 @@ import polars as pl
 
 from quantattn.data.schema import CANONICAL_ORDER, Events
 from quantattn.data.sources.source import Source, SourceReport, write_set_aside
-from quantattn.data.sources.table_files import FAULT, TextForm, is_delta
+from quantattn.data.sources.table_files import FAULT, Part, TextForm, is_delta
 from quantattn.data.sources.table_rows import Looked, OnBad, Plan, Through, Typed, open_table
 from quantattn.data.sources.table_types import Clock, Column, duration
 
@@ -115,7 +115,7 @@ def scan_table(
     return TableSource(
         frame=_events(typed, plan),
         instruments=(),
-        report=SourceReport(rows, dict(counted.iter_rows()), files, _notes(plan, looked, path)),
+        report=SourceReport(rows, dict(counted.iter_rows()), files, (*_unended(parts), *_notes(plan, looked, path))),
         columns=plan.columns,
         zone=zone,
     )
@@ -136,6 +136,11 @@ def _events(typed: Sequence[Typed], plan: Plan) -> pl.LazyFrame:
     return (
         rows.with_columns(pl.col("seq").cast(pl.Int64)).select(*Events.columns(), *plan.columns).sort(CANONICAL_ORDER)
     )
+
+
+def _unended(parts: Sequence[Part]) -> list[str]:
+    said = "the last line has no end; if the file was cut there, its last field is not whole"
+    return [f"{part.name}: {said}" for part in parts if part.unended]
 
 
 def _notes(plan: Plan, looked: Sequence[Looked], path: str | Path | pl.LazyFrame) -> tuple[str, ...]:

@@ -56,6 +56,8 @@ class Part:
     name: str
     blank: pl.LazyFrame | None = None
     """Frame with one row for each line that was empty."""
+    unended: bool = False
+    """The last line has no end, as in a file that was cut; not looked for in gzip and Zstandard."""
 
 
 def find_files(path: Path) -> list[Path]:
@@ -134,7 +136,8 @@ def scan_text(file: Path, form: TextForm, wanted: Sequence[str]) -> Part:
     Raises:
         ValueError: no line at all, a header without the wanted columns, a compressed stream that is damaged.
     """
-    lines = pl.scan_lines(_plain(file), name=TEXT, row_index_name=LINE, row_index_offset=1, glob=False)
+    plain = _plain(file)
+    lines = pl.scan_lines(plain, name=TEXT, row_index_name=LINE, row_index_offset=1, glob=False)
     lines = lines.with_columns(pl.col(LINE).cast(pl.Int64), pl.col(TEXT).str.strip_prefix("\ufeff"))
     first = readable(lines.head(1), file)[TEXT].to_list()
     if not first:
@@ -161,7 +164,7 @@ def scan_text(file: Path, form: TextForm, wanted: Sequence[str]) -> Part:
     )
     columns = [_field(names.index(column), quote).alias(column) for column in wanted]
     blank = body.filter(pl.col(TEXT).str.len_bytes() == 0)
-    return Part(rows.select(LINE, TEXT, FAULT, *columns), file.name, blank)
+    return Part(rows.select(LINE, TEXT, FAULT, *columns), file.name, blank, _unended(plain))
 
 
 def readable(frame: pl.LazyFrame, file: Path) -> pl.DataFrame:
@@ -172,7 +175,7 @@ def readable(frame: pl.LazyFrame, file: Path) -> pl.DataFrame:
     """
     try:
         return frame.collect()
-    except (pl.exceptions.ComputeError, OSError) as error:
+    except (pl.exceptions.PolarsError, OSError) as error:
         if "utf8" in str(error) or "utf-8" in str(error):
             raise ValueError(f"{file.name}{_not_utf8(file)} is not UTF-8; convert the file first") from error
         raise ValueError(f"{file.name} cannot be read: {str(error).splitlines()[0]}") from error
@@ -186,7 +189,7 @@ def _is(file: Path, ends: tuple[str, ...]) -> bool:
 def _header(file: Path, line: str, form: TextForm, wanted: Sequence[str]) -> tuple[str, list[str]]:
     """Separator and names of the columns."""
     separators = SEPARATORS if form.separator is None else (form.separator,)
-    found = {each: _row(line, each, form.quote) for each in separators}
+    found = {each: _row(file, line, each, form.quote) for each in separators}
     if form.names is not None:
         fitting = [each for each, row in found.items() if len(row) == len(form.names)]
         if not fitting:
@@ -204,10 +207,13 @@ def _header(file: Path, line: str, form: TextForm, wanted: Sequence[str]) -> tup
     raise AssertionError("one of the wanted columns is missing")
 
 
-def _row(line: str, separator: str, quote: str | None) -> list[str]:
+def _row(file: Path, line: str, separator: str, quote: str | None) -> list[str]:
     if quote is None:
         return line.split(separator)
-    return next(csv.reader([line], delimiter=separator, quotechar=quote), [])
+    try:
+        return next(csv.reader([line], delimiter=separator, quotechar=quote), [])
+    except csv.Error as error:
+        raise ValueError(f"{file.name}: the first line is {line[:200]!r}, which is no row: {error}") from error
 
 
 def _require(wanted: Sequence[str], names: Sequence[str], where: str) -> None:
@@ -250,6 +256,14 @@ def _plain(file: Path) -> Path:
     except (lzma.LZMAError, zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{file.name} cannot be read: {error}") from error
     return beside
+
+
+def _unended(file: Path) -> bool:
+    if file.suffix.lower() in _PACKED:
+        return False
+    with file.open("rb") as content:
+        content.seek(-1, 2)
+        return content.read() != b"\n"
 
 
 def _open(file: Path) -> IO[bytes]:

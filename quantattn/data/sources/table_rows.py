@@ -25,7 +25,7 @@ from quantattn.data.sources.table_files import (
     scan_columns,
     scan_text,
 )
-from quantattn.data.sources.table_types import Clock, Column
+from quantattn.data.sources.table_types import Clock, Column, is_time
 
 OnBad = Literal["refuse", "quarantine"]
 _SET_ASIDE = (pl.col(LINE).alias("line"), pl.col(FAULT).alias("reason"), pl.col(TEXT).alias("text"))
@@ -104,7 +104,7 @@ class Plan:
     def read_time(self, columns: tuple[str, ...], schema: pl.Schema) -> pl.Expr:
         """Int64 ns UTC of these columns."""
         dtype = schema[columns[0]]
-        if len(columns) == 1 and dtype.is_temporal():
+        if len(columns) == 1 and is_time(dtype):
             return self.clock.native(pl.col(columns[0]), dtype)
         return self.clock.read(pl.concat_str([self.text(c, schema[c]) for c in columns], separator=" "), dtype)
 

@@ -106,6 +106,11 @@ def duration(text: str | int) -> int:
     return int(match[1]) * _UNITS[match[2] or "ns"]
 
 
+def is_time(dtype: pl.DataType) -> bool:
+    """Whether a column of this type holds points in time, which need no parsing."""
+    return isinstance(dtype, (pl.Date, pl.Datetime))
+
+
 @dataclass(frozen=True)
 class Clock:
     """How the times of a table are written.

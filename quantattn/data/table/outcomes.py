@@ -17,7 +17,7 @@ import polars as pl
 
 from quantattn.data.sources.table_files import FAULT, LINE, TEXT, TextForm, readable
 from quantattn.data.sources.table_rows import open_table
-from quantattn.data.sources.table_types import Clock, duration
+from quantattn.data.sources.table_types import Clock, duration, is_time
 
 Ints = npt.NDArray[np.int64]
 NO_LABEL, NO_EVENT, SAME_HISTORY = "no label", "no event before the label", "no event since an earlier label"
@@ -103,7 +103,7 @@ class Outcomes:
             if self.date is not None:
                 clock, dtype = Clock(self.time_format, self.zone, str(self.origin)), schema[self.date]
                 date = pl.col(self.date)
-                time = clock.native(date, dtype) if dtype.is_temporal() else clock.read(date.cast(pl.String), dtype)
+                time = clock.native(date, dtype) if is_time(dtype) else clock.read(date.cast(pl.String), dtype)
                 wrong = pl.when(time.is_null()).then(pl.lit(f"column {self.date!r} is not {clock.expected}"))
             entity = pl.col(self.id).cast(pl.String)
             empty = pl.when(entity.is_null() | (entity == "")).then(pl.lit(f"column {self.id!r} is empty"))

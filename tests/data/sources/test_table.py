@@ -204,11 +204,24 @@ def test_quarantine_counts_every_bad_row_and_writes_it_down(tmp_path: Path) -> N
         scan_table(file, on_bad="quarantine", **WANTED)
 
 
+def test_a_last_line_without_an_end_is_read_and_noted(tmp_path: Path) -> None:
+    for name in ("t.csv", "t.csv.xz"):
+        pack = lzma.compress if name.endswith("xz") else bytes
+        (tmp_path / name).write_bytes(pack(text()))
+        cut = scan_table(tmp_path / name, **WANTED)
+        (tmp_path / name).write_bytes(pack(text() + b"\n"))
+        whole = scan_table(tmp_path / name, **WANTED)
+        assert rows_of(cut) == rows_of(whole) == READ
+        assert any(f"{name}: the last line has no end" in note for note in cut.report.notes)
+        assert not any("no end" in note for note in whole.report.notes)
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     cases = {
         "empty.csv": (b"", "empty.csv is empty; expected a header line"),
         "header.csv": (b"who,when,kind,amount\n", "header.csv: no row is left"),
         "other.csv": (b"a;b\n1;2\n", "other.csv has no column 'who', 'when', 'kind', 'amount'; it has a, b"),
+        "cr.csv": (b"who,when\rkind,amount\n", "cr.csv: the first line is 'who,when\\rkind,amount', which is no row"),
         "twice.csv": (b"who,when,kind,amount,who\n", "twice.csv: the header names 'who' twice"),
         "latin.csv": (b"who,when,kind,amount\n1,2020-01-01,\xe9,1\n", "latin.csv:2: byte 14 of the line is not UTF-8"),
         "cut.csv.gz": (gzip.compress(text() * 500)[:-20], "cut.csv.gz cannot be read: "),
