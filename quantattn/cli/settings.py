@@ -53,7 +53,7 @@ class ModelSettings:
     time_rotary: float | None = None
     value_frequencies: int | None = None
     dropout: float | None = None
-    gradient_checkpointing: bool | None = None
+    gradient_checkpointing: bool | str | None = None
     compile: bool | None = None
 
     def __post_init__(self) -> None:

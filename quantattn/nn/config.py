@@ -62,7 +62,8 @@ class EncoderConfig:
         value_frequencies: learned sine and cosine features for each float field, beside the value itself.
         dropout: probability of zeroing an entry of a residual branch while training.
         norm_eps: ε of every RMS norm.
-        gradient_checkpointing: keep block inputs only and recompute the rest in backward.
+        gradient_checkpointing: what backward computes again. True keeps block inputs only; "feed_forward" keeps beside
+            them what attention and its two products gave, and computes norms, rotations and the feed-forward part.
         compile: run the encoder through `torch.compile`; one graph on a GPU, on a CPU the parts between attentions.
         attention_backend: handed to `attention(backend=…)`.
 
@@ -88,7 +89,7 @@ class EncoderConfig:
     value_frequencies: int = 0
     dropout: float = 0.0
     norm_eps: float = 1e-6
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | str = False
     compile: bool = False
     attention_backend: str = "auto"
 
@@ -107,7 +108,10 @@ class EncoderConfig:
         for name in ("n_kv_heads", "local_window"):
             if getattr(self, name) is not None:
                 _check_int(name, getattr(self, name), least=1)
-        for name in ("causal", "qk_norm", "gradient_checkpointing", "compile"):
+        if not isinstance(self.gradient_checkpointing, bool) and self.gradient_checkpointing != "feed_forward":
+            got = repr(self.gradient_checkpointing)
+            raise ValueError(f"gradient_checkpointing must be true, false or feed_forward, got {got}")
+        for name in ("causal", "qk_norm", "compile"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be true or false, got {getattr(self, name)!r}")
         for name, low, high in _REALS:

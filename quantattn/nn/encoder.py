@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from quantattn.attention import Mask, attention
 from quantattn.batch import PackedBatch
@@ -104,10 +105,20 @@ class Block(nn.Module):
         self.norm_feed_forward = RMSNorm(config.width, config.norm_eps)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None = None) -> Tensor:
-        """(T, C) → (T, C), or (Q, C) for the given rows."""
-        branch = self._drop(self.attention(self.norm_attention(x), cu_seqlens, rotation, rows))
-        x = branch + (x if rows is None else x[rows])
+    def forward(
+        self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None = None, lean: bool = False
+    ) -> Tensor:
+        """(T, C) → (T, C), or (Q, C) for the given rows; `lean` computes in backward again what is cheap to compute."""
+        arguments = (x, cu_seqlens, rotation, rows)
+        branch = _keeping_products(self._attend, *arguments) if lean else self._attend(*arguments)
+        x = x if rows is None else x[rows]
+        return checkpoint(self._feed, x, branch, use_reentrant=False) if lean else self._feed(x, branch)
+
+    def _attend(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None) -> Tensor:
+        return self._drop(self.attention(self.norm_attention(x), cu_seqlens, rotation, rows))
+
+    def _feed(self, x: Tensor, branch: Tensor) -> Tensor:
+        x = branch + x
         return x + self._drop(self.feed_forward(self.norm_feed_forward(x)))
 
     def _drop(self, branch: Tensor) -> Tensor:
@@ -192,11 +203,14 @@ class Encoder(nn.Module):
         wide = local = self._rotation(config.rotary_base, batch)
         if config.local_window is not None and config.local_rotary_base is not None:
             local = self._rotation(config.local_rotary_base, batch)
-        save_memory = config.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        again = config.gradient_checkpointing if self.training and torch.is_grad_enabled() else False
         for i, block in enumerate(self.blocks):
             rows = batch.positions if at_decisions and i == len(self.blocks) - 1 else None
             arguments = (x, cu_seqlens, local if block.local else wide, rows)
-            x = checkpoint(block, *arguments, use_reentrant=False) if save_memory else block(*arguments)
+            if again is True:
+                x = checkpoint(block, *arguments, use_reentrant=False)
+            else:
+                x = block(*arguments, lean=again == "feed_forward")
         return self.norm(x)  # type: ignore[no-any-return]
 
     def _rotation(self, base: float, batch: PackedBatch) -> _Rotation:
@@ -210,6 +224,17 @@ def layer_mask(config: EncoderConfig, local: bool) -> Mask:
         return Mask(causal=config.causal)
     window = config.local_window
     return Mask(causal=True, window=(window, 0)) if config.causal else Mask(window=(window, window))
+
+
+def _keeping_products(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """`function`, of which backward computes again all but matrix products and attention."""
+    contexts = partial(create_selective_checkpoint_contexts, _keep)
+    return checkpoint(function, *arguments, use_reentrant=False, context_fn=contexts)  # type: ignore[no-any-return]
+
+
+def _keep(_: Any, op: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+    product = op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default) or op.namespace == "quantattn"
+    return CheckpointPolicy.MUST_SAVE if product else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _config(

@@ -56,8 +56,10 @@ def test_one_command_writes_rows_and_a_second_one_adds_to_them(tmp_path: Path, m
     first = read(tmp_path)
     assert [(row["impl"], row["pattern"], row["pass"]) for row in first] == [
         ("quantattn", "full", "training"),
+        ("quantattn_lean", "full", "training"),
         ("transformer", "full", "training"),
         ("quantattn", "full", "inference"),
+        ("quantattn_lean", "full", "inference"),
         ("transformer", "full", "inference"),
         ("quantattn", "local", "training"),
     ]
@@ -71,8 +73,8 @@ def test_one_command_writes_rows_and_a_second_one_adds_to_them(tmp_path: Path, m
     again = "encoder.cases=[[local,16,training],[full,16,training]]"
     assert call(monkeypatch, *TINY, again, only, "encoder.peers.full=[quantattn]", f"results={tmp_path}") == 0
     second = read(tmp_path)
-    assert second[:4] == first[:4]
-    assert [(row["pattern"], row["N"]) for row in second[4:]] == [("local", "16"), ("full", "16")]
+    assert second[:6] == first[:6]
+    assert [(row["pattern"], row["N"]) for row in second[6:]] == [("local", "16"), ("full", "16")]
 
 
 def test_kernels_by_time_are_a_text_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,14 +168,15 @@ def test_what_computes_nothing_is_not_timed(value: float, stage: Any, monkeypatc
 
 
 def test_memory_and_time_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = encoder_peers.PEERS["quantattn"]
+    real = encoder_peers.PEERS["quantattn_checkpointed"]
 
     def small(task: Task) -> nn.Module:
         if task.n > 64:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has 2 GiB.")
         return real(task)
 
-    monkeypatch.setitem(encoder_peers.PEERS, "quantattn", small)
+    for name in ("quantattn", "quantattn_checkpointed"):
+        monkeypatch.setitem(encoder_peers.PEERS, name, small)
     rows = measure([Case("full", 16, "longest"), Case("full", 128, "training")], ["quantattn", "transformer"])
     assert [(row.N, row.stage, row.note) for row in rows] == [
         (16, "longest", ""),

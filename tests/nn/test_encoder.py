@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quantattn.attention import Attended
+from quantattn.attention import Attended, ops
 from quantattn.attention import attention as real_attention
 from quantattn.nn import Encoder, EncoderConfig
 from quantattn.nn import encoder as encoder_module
@@ -125,11 +125,30 @@ def test_grouped_heads_with_equal_keys_are_separate_heads(packs: Any, tiny: Any)
 def test_checkpointing_changes_no_gradient(packs: Any, tiny: Any, options: dict[str, Any]) -> None:
     batch = packs.random([6, 9])
     gradients = []
-    for saving in (False, True):
-        encoder = tiny(gradient_checkpointing=saving, **options).train()
+    for saving in (False, True, "feed_forward"):
+        encoder = tiny(gradient_checkpointing=saving, attention_backend="auto", **options).train()
         encoder(batch).square().sum().backward()
         gradients.append([p.grad for p in encoder.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize(("saving", "twice"), [(False, False), ("feed_forward", False), (True, True)])
+def test_attention_is_computed_again_with_its_block_only(
+    packs: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch, saving: bool | str, twice: bool
+) -> None:
+    calls = []
+
+    def counted(backend: str) -> Any:
+        calls.append(backend)
+        return plain(backend)
+
+    plain = ops._plain
+    monkeypatch.setattr(ops, "_plain", counted)
+    encoder = tiny(gradient_checkpointing=saving, attention_backend="tiled").train()
+    states = encoder(packs.random([4, 9]))
+    assert len(calls) == encoder.config.n_layers
+    states.sum().backward()
+    assert len(calls) == (3 if twice else 2) * encoder.config.n_layers  # the backward asks once a layer, too
 
 
 def test_checkpointing_recomputes_the_blocks(packs: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,9 +295,9 @@ def test_the_configuration_survives_its_own_dictionary(tiny: Any) -> None:
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-@pytest.mark.parametrize("saving", [False, True])
+@pytest.mark.parametrize("saving", [False, True, "feed_forward"])
 def test_states_at_decisions_are_rows_of_all_states(
-    packs: Any, tiny: Any, options: dict[str, Any], saving: bool
+    packs: Any, tiny: Any, options: dict[str, Any], saving: bool | str
 ) -> None:
     places = [2, 2, 7, 16] if options.get("causal") else [4, 4, 16]
     batch = packs.random([5, 0, 9, 3], positions=places)

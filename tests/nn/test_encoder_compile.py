@@ -60,7 +60,14 @@ def test_the_option_gives_equal_states_and_gradients(
     assert graphs() == 1
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True, "time_rotary": 0.5, "qk_norm": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_checkpointing": True, "time_rotary": 0.5, "qk_norm": True},
+        {"gradient_checkpointing": "feed_forward", "local_window": 3, "global_every": 2},
+    ],
+)
 def test_one_graph_serves_all_sizes_and_its_numbers_are_constants(
     packs: Any, tiny: Any, graphs: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:

@@ -20,7 +20,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from quantattn.cli.benchmarks.encoder_peers import PEERS, Task
-from quantattn.cli.benchmarks.encoder_plan import DENSE_PEAK, NO_MEMORY, NOT_BEGUN, OURS, Case, EncoderRow, Plan, flops
+from quantattn.cli.benchmarks.encoder_plan import (
+    CHECKPOINTED,
+    DENSE_PEAK,
+    NO_MEMORY,
+    NOT_BEGUN,
+    OURS,
+    Case,
+    EncoderRow,
+    Plan,
+    flops,
+)
 from quantattn.cli.benchmarks.timing import Timing, peak_mib, time_interleaved
 from quantattn.nn.config import MASKED
 
@@ -179,11 +189,11 @@ def _longest(case: Case, plan: Plan, ends: float) -> Iterator[EncoderRow]:
     """
     last, warm = 0.0, False
     while True:
-        row = plan.row(case, OURS, batch=1)
+        row = plan.row(case, CHECKPOINTED, batch=1)
         if perf_counter() + 4.0 * last > ends:
             yield replace(row, note=f"{NOT_BEGUN}: it would pass the limit of {plan.limit_s:g} s")
             return
-        found = _one_step(replace(plan.task(case), batch=1, checkpointing=True), plan, warm)
+        found = _one_step(replace(plan.task(case), batch=1), plan, warm)
         if isinstance(found, str):
             yield replace(row, note=found)
             return
@@ -197,7 +207,7 @@ def _longest(case: Case, plan: Plan, ends: float) -> Iterator[EncoderRow]:
 def _one_step(task: Task, plan: Plan, warm: bool) -> tuple[Timing, float, int, float] | str:
     """Time, peak memory in MiB, parameters and loss of one training step; or why there is none."""
     try:
-        steps = Steps(OURS, task, plan.precision, plan.seed)
+        steps = Steps(CHECKPOINTED, task, plan.precision, plan.seed)
         on_gpu = steps.device.type == "cuda"
         if not warm:
             steps.train()

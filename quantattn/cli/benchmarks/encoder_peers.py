@@ -38,14 +38,12 @@ class Task:
         n: tokens of a sequence.
         batch: sequences.
         compile: "model" compiles it whole, "blocks" each block once, "none" not at all.
-        checkpointing: keep the inputs of blocks only and recompute the rest in backward.
     """
 
     config: EncoderConfig
     n: int
     batch: int
     compile: Compiled = "model"
-    checkpointing: bool = False
 
     @property
     def vocabulary(self) -> int:
@@ -98,10 +96,9 @@ class FirstOutput(nn.Module):
         return hidden
 
 
-def ours(task: Task) -> nn.Module:
+def ours(checkpointing: bool | str, task: Task) -> nn.Module:
     """`quantattn.Encoder`, packed."""
-    whole = task.compile == "model"
-    encoder = Encoder(task.config.with_changes(compile=whole, gradient_checkpointing=task.checkpointing))
+    encoder = Encoder(task.config.with_changes(compile=task.compile == "model", gradient_checkpointing=checkpointing))
     if task.compile == "blocks":
         for block in encoder.blocks:
             block.compile(dynamic=True)
@@ -133,10 +130,7 @@ def modernbert(implementation: str, compiled: bool, task: Task) -> nn.Module:
         sep_token_id=1,
         attn_implementation=implementation,
     )
-    inner = ModernBertModel(described)
-    if task.checkpointing:
-        inner.gradient_checkpointing_enable()
-    model = FirstOutput(inner)
+    model = FirstOutput(ModernBertModel(described))
     if compiled and task.compile != "none":
         model.compile(dynamic=False)
     return WithHead(model, config.width, task.vocabulary)
@@ -149,8 +143,6 @@ def transformer(task: Task) -> nn.Module:
         raise ValueError(
             "nn.TransformerEncoder has no windows but as a matrix N × N; it is measured with full attention"
         )
-    if task.checkpointing:
-        raise ValueError("nn.TransformerEncoder has no checkpointing of its own")
     layer: Any = nn.TransformerEncoderLayer(
         config.width, config.n_heads, 3 * config.hidden // 2, dropout=0.0, activation="gelu",
         batch_first=True, norm_first=True, bias=False,
@@ -171,7 +163,9 @@ def transformer(task: Task) -> nn.Module:
 
 
 PEERS: dict[str, Callable[[Task], nn.Module]] = {
-    "quantattn": ours,
+    "quantattn": partial(ours, False),
+    "quantattn_lean": partial(ours, "feed_forward"),
+    "quantattn_checkpointed": partial(ours, True),
     "modernbert_flex": partial(modernbert, "flex_attention", False),
     "modernbert_sdpa": partial(modernbert, "sdpa", False),
     "modernbert_sdpa_compiled": partial(modernbert, "sdpa", True),
@@ -179,4 +173,5 @@ PEERS: dict[str, Callable[[Task], nn.Module]] = {
     "modernbert_quantattn": partial(modernbert, "quantattn", False),
     "transformer": transformer,
 }
-"""Name in the results → how it is made; flex compiles its attention by itself."""
+"""Name in the results → how it is made; flex compiles its attention by itself. `gradient_checkpointing` of the lean one
+is "feed_forward", of the checkpointed one true."""

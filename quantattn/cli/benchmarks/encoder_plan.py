@@ -23,7 +23,7 @@ Stage = Literal["training", "inference", "longest"]
 
 DENSE_PEAK = 989.5
 """TFLOP/s of dense bf16 products of an H100 or H200 by their data sheet; utilisation is a share of it."""
-OURS = "quantattn"
+OURS, CHECKPOINTED = "quantattn", "quantattn_checkpointed"
 PATTERNS = ("local", "full")
 NO_MEMORY, NOT_BEGUN = "out of memory", "not begun"
 """How a note begins where a machine or a limit is the reason."""
@@ -91,7 +91,7 @@ class EncoderRow:
     @property
     def failed(self) -> bool:
         """Whether ours was not measured, and neither memory nor time was short."""
-        return self.impl == OURS and bool(self.note) and not self.note.startswith(NO_MEMORY) and self.begun
+        return self.impl.startswith(OURS) and bool(self.note) and not self.note.startswith(NO_MEMORY) and self.begun
 
 
 @dataclass(frozen=True)
