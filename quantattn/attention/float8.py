@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from quantattn.attention import api, ops
+from quantattn.attention import ops
+from quantattn.attention.inputs import check_offsets, check_tensors, check_types
 from quantattn.attention.mask import Mask
 from quantattn.attention.options import check_scale
 from quantattn.attention.state import Attended, lse_dtype
@@ -156,7 +157,7 @@ def float8_attention(
     Source: Shah et al. 2024, "FlashAttention-3", §3.3.
     """
     _check(q, k, v, cu_seqlens, cu_seqlens_k, mask, seed)
-    cu_q, cu_k = api._check_offsets(q, k, cu_seqlens, cu_seqlens_k)
+    cu_q, cu_k = check_offsets(q, k, cu_seqlens, cu_seqlens_k)
     factor = _positive(scale, q)
     d = max(_NARROWEST, 1 << (q.shape[-1] - 1).bit_length())
     compute = _by_kernel if _through_triton(backend, q, d) else attend_quantised
@@ -263,8 +264,8 @@ def _positive(scale: float | None, q: Tensor) -> float:
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, mask: Mask, seed: int) -> None:
-    api._check_types(q=q, k=k, v=v, cu_seqlens=cu_q, cu_seqlens_k=cu_k)
-    api._check_tensors(q, k, v)
+    check_types(q=q, k=k, v=v, cu_seqlens=cu_q, cu_seqlens_k=cu_k)
+    check_tensors(q, k, v)
     if not isinstance(mask, Mask):
         raise TypeError(f"mask must be a Mask, got {type(mask).__name__}")
     if mask not in (Mask(), Mask(causal=True)):

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quantattn.attention import api, ops
+from quantattn.attention import ops
 from quantattn.attention.choose import choose_backend, require_backend
 from quantattn.attention.extras import Extras
+from quantattn.attention.inputs import check_bias, check_offsets
 from quantattn.attention.mask import Mask
 from quantattn.attention.options import check_options, check_per_head, check_scale, check_segments
 from quantattn.attention.state import lse_dtype
@@ -73,9 +74,9 @@ def ask(
         lower = torch.get_autocast_dtype(q.device.type)
         q, k = (x.to(lower) if x.dtype == torch.float32 else x for x in (q, k))
     _check_tensors(q, k, lse)
-    cu_q, cu_k = api._check_offsets(q, k, cu_q, cu_k)
+    cu_q, cu_k = check_offsets(q, k, cu_q, cu_k)
     if bias is not None:
-        bias = api._check_bias(bias, q, k, cu_q, cu_k)
+        bias = check_bias(bias, q, k, cu_q, cu_k)
     (factor, scales), slopes = check_scale(scale, q), check_per_head("alibi", alibi, q)
     extras = Extras(
         softcap=softcap,
