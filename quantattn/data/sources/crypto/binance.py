@@ -45,7 +45,8 @@ def scan_binance(
     """Trades of spot and futures (schema `Trades`), one row a trade or an aggregate of trades.
 
     Times are milliseconds, or microseconds as in spot files since 2025: the first row decides, and every row and the
-    date in the file's name must agree with it. CSV is read in pieces; the table is in memory.
+    date in the file's name must agree with it. A table of one symbol is made in pieces, others in
+    memory: see `build`.
 
     Args:
         path: one file (.csv, .csv.gz, .zip of one CSV, .parquet), or a folder of them in the order of their names.

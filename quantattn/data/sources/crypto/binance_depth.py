@@ -56,8 +56,8 @@ def scan_binance_depth(
 ) -> LevelSource:
     """Depth snapshots and updates as book events (schema `BookEvents`).
 
-    The files carry the venue's clock alone, so `available_time` is `event_time`. They are read in pieces; the table of
-    their events is in memory.
+    The files carry the venue's clock alone, so `available_time` is `event_time`. The table of one file is
+    made in pieces, that of several in memory: see `build`.
 
     Args:
         path: one file, plain or compressed, or a folder of snapshot and update files, which are merged by time.

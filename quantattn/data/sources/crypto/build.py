@@ -200,6 +200,10 @@ class _SeveralEntities(Exception):
 def build(parts: Parts, stage_of: Callable[[Account], Stage], account: Account, *, merged: bool = False) -> LevelSource:
     """Read the files, check every row, and make the source.
 
+    Rows of one entity are those of the table in the order of its files, so that pieces follow one another and no more
+    than a few are in memory; of the table itself up to `KEPT` rows are, and a larger one is made again whenever it is
+    computed. Rows of several entities, and rows of merged files, are sorted in memory.
+
     Args:
         parts: reads the files.
         stage_of: makes what turns their rows into those of the table.

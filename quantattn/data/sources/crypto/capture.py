@@ -39,7 +39,7 @@ def scan_capture(
 ) -> LevelSource:
     """Captured messages as book events (schema `BookEvents`), trades among them, of every instrument in the capture.
 
-    Files are read in pieces; the table of their events is in memory.
+    A table of one instrument is made in pieces, others in memory: see `build`.
 
     Args:
         path: one file (plain, gzip, xz, or a zip of one), or a folder of them, read in the order of their names.

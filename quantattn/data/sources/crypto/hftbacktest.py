@@ -38,7 +38,7 @@ def scan_hftbacktest(
 ) -> LevelSource:
     """Recorded messages as book events (schema `BookEvents`), trades among them.
 
-    Files are read in pieces; the table of their events is in memory.
+    A table of one instrument is made in pieces, others in memory: see `build`.
 
     Args:
         path: one file (plain, gzip, xz, or a zip of one), or a folder of them, read in the order of their names.

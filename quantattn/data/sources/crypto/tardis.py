@@ -65,8 +65,8 @@ def scan_tardis(
 ) -> LevelSource:
     """Tardis CSV files as book events (schema `BookEvents`), trades among them, or as `Trades` when there is no book.
 
-    What a file is, its header says. Entities are named EXCHANGE:SYMBOL. Files are read in pieces; the table of their
-    events is in memory.
+    What a file is, its header says. Entities are named EXCHANGE:SYMBOL. A table of one instrument and
+    one kind of file is made in pieces, others in memory: see `build`.
 
     Args:
         path: one file, plain or compressed, or a folder: trades beside one kind of book.
