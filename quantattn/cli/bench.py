@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ from quantattn.learn.files import write_text
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 BENCHMARKS = ("attention", "encoder", "generations", "memory", "tune")
+PICTURES = {
+    "attention": ("quantattn.evaluate.speeds", "draw_speeds"),
+    "generations": ("quantattn.evaluate.generations", "draw_generations"),
+}
+"""Benchmark → what draws its rows."""
 STEEPEST_SLOPE = 1.1
 """Log-log slope of peak memory over length that still counts as linear."""
 
@@ -45,6 +51,8 @@ def measure(config: DictConfig) -> int:
     if unknown:
         raise UsageError(f"peers: there is no {unknown[0]!r}{nearest(unknown[0], PEERS)}")
     shapes = [_shape(entry, settings) for entry in settings["shapes"]]
+    if settings["draw"] is not None:
+        return _draw_again(name, Path(settings["draw"]), Console())
     if name == "generations":
         return _generations(settings, Console())
     if name == "encoder":
@@ -70,7 +78,7 @@ def measure(config: DictConfig) -> int:
             f"{row.impl:12} D {row.D} N {row.N} {row.mask} {row.stage}: {row.ms:.3f} ms, {row.tflops} TFLOP/s"
         )
     console.print(table_of(rows))
-    _keep(rows, settings, console)
+    _draw(name, _keep(rows, settings, console), console)
     return DONE
 
 
@@ -93,6 +101,8 @@ def _encoder(settings: dict[str, Any], console: Console) -> int:
 
     # Models of many sizes share the device; segments that grow keep its memory whole. Read at CUDA's first use.
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    # They also share the code that is compiled, which runs uncompiled from its ninth version on.
+    torch._dynamo.config.recompile_limit = 256
     asked, folder = settings["encoder"], Path(settings["results"])
     plan, cases = encoder_plan.read(asked, settings["seed"])
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
@@ -118,11 +128,6 @@ def _generations(settings: dict[str, Any], console: Console) -> int:
     wrong = [mask for mask in asked["masks"] if mask not in ("full", "causal")]
     if wrong:
         raise UsageError(f"generations.masks: expected full or causal, got {wrong[0]!r}")
-    if asked["draw"] is not None:
-        if not Path(asked["draw"]).is_file():
-            raise UsageError(f"generations.draw={asked['draw']}: there is no such file")
-        with Path(asked["draw"]).open(newline="") as file:
-            return _draw_generations(list(csv.DictReader(file)), Path(asked["draw"]), console)
     if importlib.util.find_spec("triton") is None:
         raise ValueError("bench=generations needs triton, which is not installed")
     on_gpu = torch.cuda.is_available()
@@ -154,8 +159,8 @@ def _generations(settings: dict[str, Any], console: Console) -> int:
     device = torch.cuda.get_device_name() if on_gpu else "cpu"
     path = write_rows(rows, Path(settings["results"]), "generations", device)
     console.print(f"written: {path}")
-    with path.open(newline="") as file:
-        return _draw_generations(list(csv.DictReader(file)), path, console)
+    _draw("generations", path, console)
+    return DONE
 
 
 def size(mib: float) -> str:
@@ -163,13 +168,23 @@ def size(mib: float) -> str:
     return f"{mib / 1024:,.1f} GiB" if mib >= 1024 else f"{mib:,.1f} MiB" if mib >= 1 else f"{mib * 1024:,.1f} KiB"
 
 
-def _draw_generations(rows: Sequence[Mapping[str, str]], path: Path, console: Console) -> int:
-    from quantattn.evaluate.generations import draw_generations  # brings matplotlib
-
-    picture = path.with_suffix(".svg")
-    write_text(picture, draw_generations(rows))
-    console.print(f"written: {picture}")
+def _draw_again(name: str, path: Path, console: Console) -> int:
+    if name not in PICTURES:
+        raise UsageError(f"draw={path}: bench={name} draws no picture; {' and '.join(PICTURES)} do")
+    if not path.is_file():
+        raise UsageError(f"draw={path}: there is no such file")
+    _draw(name, path, console)
     return DONE
+
+
+def _draw(name: str, path: Path, console: Console) -> None:
+    """The picture of a csv, beside it."""
+    module, function = PICTURES[name]
+    draw = getattr(importlib.import_module(module), function)  # brings matplotlib
+    with path.open(newline="") as file:
+        picture = draw(list(csv.DictReader(file)))
+    write_text(path.with_suffix(".svg"), picture)
+    console.print(f"written: {path.with_suffix('.svg')}")
 
 
 def _shape(entry: Any, settings: dict[str, Any]) -> attention.Shape:
@@ -200,6 +215,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _keep(rows: Sequence[Row], settings: dict[str, Any], console: Console) -> None:
+def _keep(rows: Sequence[Row], settings: dict[str, Any], console: Console) -> Path:
     path = write_rows(rows, Path(settings["results"]), settings["bench"], torch.cuda.get_device_name())
     console.print(f"written: {path}")
+    return path

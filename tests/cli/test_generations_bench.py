@@ -57,7 +57,7 @@ def test_one_command_writes_results_and_a_picture(
         assert "times would not" in capsys.readouterr().out
     # The picture alone, from the table.
     moved = table.rename(tmp_path / "elsewhere.csv")
-    assert call(monkeypatch, "bench=generations", f"generations.draw={moved}") == 0
+    assert call(monkeypatch, "bench=generations", f"draw={moved}") == 0
     assert moved.with_suffix(".svg").read_text() == picture.read_text()
 
 
@@ -104,9 +104,9 @@ def test_long_problems_are_held_to_the_budget_by_their_last_queries(monkeypatch:
             "generations.masks: expected full or causal, got 'upper'",
         ),
         (
-            ["bench=generations", "generations.draw=nowhere.csv"],
+            ["bench=generations", "draw=nowhere.csv"],
             2,
-            "generations.draw=nowhere.csv: there is no such file",
+            "draw=nowhere.csv: there is no such file",
         ),
     ],
 )
