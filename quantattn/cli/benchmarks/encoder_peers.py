@@ -101,7 +101,7 @@ def ours(checkpointing: bool | str, task: Task) -> nn.Module:
     encoder = Encoder(task.config.with_changes(compile=task.compile == "model", gradient_checkpointing=checkpointing))
     if task.compile == "blocks":
         for block in encoder.blocks:
-            block.compile(dynamic=True)
+            block.compile()
     return WithHead(Packed(encoder, task.n, task.batch), task.config.width, task.vocabulary)
 
 
