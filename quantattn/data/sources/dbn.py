@@ -18,6 +18,7 @@ from quantattn.data.market.book import book_flags
 from quantattn.data.market.rebuild import Tally, rebuild_book
 from quantattn.data.schema import (
     CANONICAL_ORDER,
+    DELETE,
     EXECUTE,
     EXECUTE_HIDDEN,
     Instrument,
@@ -173,6 +174,9 @@ def _books(messages: pl.DataFrame, schema: str, levels: int) -> tuple[pl.DataFra
         return messages.select(*CANONICAL_ORDER, "event_time", "kind", "side", "price", "size"), Tally(), []
     tally = Tally()
     opens, last, name = (messages[column].to_numpy() for column in ("opens", "last", "name"))
+    unmarked = not last.any()
+    if unmarked:
+        last = (messages["kind"] != DELETE).to_numpy()  # which a modified order begins with
     if schema == "mbo":
         kind = messages["kind"]
         # What traded leaves the book by records of its own, so the execution itself changes nothing.
@@ -193,7 +197,8 @@ def _books(messages: pl.DataFrame, schema: str, levels: int) -> tuple[pl.DataFra
     frame = _sampled(frame, known & last, first)
     flags = book_flags(frame.filter("complete"))
     tally = replace(tally, crossed=int(flags["crossed"].sum()), locked=int(flags["locked"].sum()))
-    return frame, tally, _on_books(frame, tally, int((~known).sum()), schema, levels)
+    notes = ["no record has F_LAST, so each is taken for the end of an event"] if unmarked and len(last) else []
+    return frame, tally, notes + _on_books(frame, tally, int((~known).sum()), schema, levels)
 
 
 def _sampled(frame: pl.DataFrame, complete: np.ndarray, first: np.ndarray) -> pl.DataFrame:

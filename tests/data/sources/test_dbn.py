@@ -91,6 +91,14 @@ def test_one_event_worked_out_by_hand(tmp_path: Path) -> None:
     assert frame["entity"].unique().to_list() == ["ESH4"]
 
 
+def test_a_feed_that_marks_no_end_of_events_says_so(tmp_path: Path) -> None:
+    orders = [(*order[:5], order[5] & ~128) for order in stream(60, 1)]
+    source = scan_dbn(mbo_file(tmp_path, orders), LEVELS)
+    frame = source.frame.collect()
+    assert frame["complete"].equals((frame["kind"] != 3).rename("complete"))
+    assert any("no record has F_LAST" in note for note in source.report.notes)
+
+
 def test_before_the_first_snapshot_there_is_no_book(tmp_path: Path) -> None:
     early: list[Order] = [("A", "A", 101 * 10**9, 5, 11, 130), ("A", "B", 100 * 10**9, 4, 12, 130)]
     source = scan_dbn(mbo_file(tmp_path, early + stream(60, 3)), tick="1")
