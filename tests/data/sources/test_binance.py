@@ -130,6 +130,8 @@ def test_files_without_a_symbol_or_a_layout(tmp_path: Path) -> None:
     assert scan_binance(path, entity="ETHUSDT").instruments[0].entity == "ETHUSDT"
     with pytest.raises(ValueError, match="found 3 fields, expected 6 or 7 of trades"):
         scan_binance(write(tmp_path / "x.csv", "1,2,3"), entity="A")
+    with pytest.raises(ValueError, match=r"x\.csv, line 1: found 'x4' as id, expected a whole number"):
+        scan_binance(write(tmp_path / "x.csv", "x" + SPOT.format(DAY * 1000)), entity="A")
     for empty in ("", HEADERS["futures trades"] + "\n"):
         path.write_text(empty)
         with pytest.raises(ValueError, match=r"x\.csv"):

@@ -98,6 +98,9 @@ def test_a_gap_in_the_ids_ends_the_book_until_the_next_snapshot(tmp_path: Path) 
     futures = [(1, SNAPSHOT), (2, depth(90, 105, [["99", "0"]], [["100.5", "4"]], pu=80))]
     assert final(path, [*futures, (3, depth(120, 130, [["99.5", "6"]], [], pu=105))]) == LAST
     assert final(path, [*futures, (3, depth(106, 130, [["99.5", "6"]], [], pu=104))]) == nothing
+    covered, after = depth(90, 103, [], [["101", "9"]], pu=80), depth(105, 110, [["99", "7"]], [], pu=103)
+    for order in ([covered, after, SNAPSHOT], [covered, SNAPSHOT, after], [SNAPSHOT, covered, after]):
+        assert final(path, [*enumerate(order), (9, TRADE)]) == (1010, 3, 990, 7)
 
 
 def test_a_chain_goes_on_in_the_next_file(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from quantattn.data.sources.source import Source
 ENDINGS = (".csv", ".csv.gz", ".zip", ".parquet")
 _NAME = re.compile(r"(?:^|_)(?P<entity>[A-Z0-9]+_[A-Z0-9]+|[A-Za-z0-9]+)-(?:aggTrades|trades)")
 _DATE = re.compile(r"-(?P<y>20\d\d)-(?P<m>\d\d)(?:-(?P<d>\d\d))?\.")
+_TITLE = re.compile(r"[A-Za-z_]{1,40}")
 _MAKER = choices({"true": 1, "false": -1, "True": 1, "False": -1})
 """isBuyerMaker: the buyer's order rested, so that the resting side is that of the buyer."""
 
@@ -90,7 +91,7 @@ def _entity(file: Path) -> str:
 
 def _csv(file: Path, account: Account) -> Iterator[pl.DataFrame]:
     first = [each.strip() for each in first_fields(file)]
-    header = bool(first) and not first[0][:1].isdigit()
+    header = bool(first) and all(_TITLE.fullmatch(each) for each in first)
     sample = _second_line(file) if header else first
     layout = _layout(sample, account.reading, file)
     for made in read_csv(file, layout, account, header=header):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,20 @@ from quantattn.data.sources.crypto.messages import (
     updates,
 )
 
+_WAITING = 10_000
+"""Messages that are kept for a snapshot that is late; at ten a second a quarter of an hour."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """A message of depth: ids of its first and last update, and in futures of the last one before it; its levels."""
+
+    first: int
+    last: int
+    previous: int | None
+    bids: list[Level]
+    asks: list[Level]
+
 
 @dataclass
 class Chain:
@@ -31,21 +46,21 @@ class Chain:
         last: id of the last update that was seen; −1 before the first.
         opened: whether the book stands, from a snapshot on.
         fresh: whether nothing followed the snapshot yet.
-        waiting: messages since the chain began, for a snapshot that is late: last id, bids, asks.
+        waiting: the last messages without a book, for a snapshot that is late.
     """
 
     last: int = -1
     opened: bool = False
     fresh: bool = False
-    waiting: list[tuple[int, int, list[Level], list[Level]]] = field(default_factory=list)
+    waiting: deque[Depth] = field(default_factory=lambda: deque(maxlen=_WAITING))
 
     def follows(self, first: int, previous: int | None) -> bool:
         """Whether a message is the next one. Futures say which id was the last before; spot ids are consecutive."""
-        if self.last < 0:
+        if self.last < 0 or previous == self.last:
             return True
         if self.fresh:
             return first <= self.last + 1
-        return previous == self.last if previous is not None else first == self.last + 1
+        return previous is None and first == self.last + 1
 
 
 class BinanceStream(Stream):
@@ -123,10 +138,11 @@ class BinanceStream(Stream):
             return
         gap = not chain.follows(first, previous)
         if gap:
-            chain.opened, chain.waiting = False, []
+            chain.opened = False
+            chain.waiting.clear()
         chain.last, chain.fresh = last, False
         if not chain.opened:
-            chain.waiting.append((first, last, bids, asks))
+            chain.waiting.append(Depth(first, last, previous, bids, asks))
         self.passed["depthUpdate without a level"] += not bids and not asks
         self.rows.changes(symbol, arrival, stamp, updates(bids, asks), broken=gap)
 
@@ -154,11 +170,12 @@ class BinanceStream(Stream):
         if chain.opened and until < chain.last:
             self.passed["snapshot older than the book"] += 1
             return
-        newer = [each for each in chain.waiting if each[1] > until]
+        newer = [each for each in chain.waiting if each.last > until]
         changes: list[Change] = snapshot(bids, asks)
-        if newer and newer[0][0] <= until + 1:
-            for _, _, more_bids, more_asks in newer:
-                changes += updates(more_bids, more_asks)
-            until = newer[-1][1]
-        chain.last, chain.opened, chain.fresh, chain.waiting = until, True, True, []
+        if newer and (newer[0].first <= until + 1 or newer[0].previous == until):
+            for each in newer:
+                changes += updates(each.bids, each.asks)
+            until = newer[-1].last
+        chain.last, chain.opened, chain.fresh = until, True, True
+        chain.waiting.clear()
         self.rows.changes(symbol, arrival, stamp, changes)
