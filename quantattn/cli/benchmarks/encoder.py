@@ -222,7 +222,7 @@ def _one_step(task: Task, plan: Plan, warm: bool) -> tuple[Timing, float, int, f
         if not math.isfinite(loss):
             return f"its loss became {loss}"
         return Timing(taken, taken, taken, 1), peak, steps.parameters, round(loss, 4)
-    except RuntimeError as reason:  # out of memory is one
+    except Exception as reason:  # most often memory that ends, which the row says
         sentence = _sentence(reason)
     _free()
     return sentence
