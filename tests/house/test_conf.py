@@ -153,7 +153,7 @@ WRONG = [
     (["attention.backend=magic"], "attention.backend"),
     (["seed=["], ""),
     (["labels.classes=5"], "labels: classes must be 2 or 3, got 5"),
-    (["labels.horizon=0"], "labels: horizon must be at least 1 events, got 0"),
+    (["labels.horizon=0"], "labels: horizon must be a whole number of events, at least 1, got 0"),
     (["labels.rule=median"], "labels: rule must be one of fixed, mean, quantile, spread, got 'median'"),
     (["labels.theta=-1"], "labels: the threshold of a move must be at least 0, got -1.0"),
     (["labels=mid_move", "labels.quantile=2"], "labels: quantile must lie in [0, 1], got 2"),

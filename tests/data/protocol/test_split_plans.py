@@ -293,6 +293,9 @@ def test_plans_that_make_no_sense() -> None:
         lambda: PurgedKFold(2),
         lambda: PurgedKFold(valid=2),
         lambda: PurgedKFold(embargo=-1),
+        lambda: PurgedKFold(embargo=1e9),  # type: ignore[arg-type]
+        lambda: PurgedKFold(3.5),  # type: ignore[arg-type]
+        lambda: ByDay(test=1.5),  # type: ignore[arg-type]
         lambda: CombinatorialPurged(3, 2),
         lambda: CombinatorialPurged(6, 0),
         lambda: CombinatorialPurged(40, 12),
@@ -305,6 +308,7 @@ def test_plans_that_make_no_sense() -> None:
     ):
         with pytest.raises(ValueError, match="must"):
             wrong()
+    assert PurgedKFold(np.int64(4), embargo=np.int64(5)).n_folds == 4  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no time zone 'Nowhere'"):
         ByDay(zone="Nowhere")
     with pytest.raises(ValueError, match=r"fold 0 has no train rows: of 20 decisions \d+ were purged"):

@@ -256,6 +256,9 @@ def test_settings_that_make_no_sense() -> None:
     for wrong in (
         lambda: TripleBarrier(0),
         lambda: TripleBarrier(1, "days"),  # type: ignore[arg-type]
+        lambda: TripleBarrier(1.5),  # type: ignore[arg-type]
+        lambda: TripleBarrier(profit="1/0"),
+        lambda: TripleBarrier(profit="much"),
         lambda: TripleBarrier(profit=0),
         lambda: TripleBarrier(stop="-1"),
         lambda: TripleBarrier(profit=None, stop=None),

@@ -6,6 +6,7 @@ from quantattn.data.protocol.labels.label import Label
 from quantattn.data.protocol.labels.mid import MOVE_COLUMNS, MidLabel, MidMove, mid_moves
 from quantattn.data.protocol.labels.next_event import NextEventLabel
 from quantattn.data.protocol.labels.reasons import LABEL_REASON, REASONS
+from quantattn.data.protocol.labels.shipped import ShippedLabel
 from quantattn.data.protocol.labels.threshold import CLASS_NAMES, Threshold
 from quantattn.data.protocol.labels.volatility import RealisedVolatility
 
@@ -19,6 +20,7 @@ __all__ = [
     "MidMove",
     "NextEventLabel",
     "RealisedVolatility",
+    "ShippedLabel",
     "SpreadCrossing",
     "Threshold",
     "TripleBarrier",

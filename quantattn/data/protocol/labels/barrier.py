@@ -23,6 +23,7 @@ from quantattn.data.protocol.labels.stretch import (
     require_horizon,
 )
 from quantattn.data.protocol.labels.touch import first_touch
+from quantattn.data.protocol.whole import require_whole
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -63,12 +64,11 @@ class TripleBarrier:
 
     def __post_init__(self) -> None:
         require_horizon(self.horizon, self.unit)
-        if self.window < 1 or self.step < 1:
-            raise ValueError(f"window and step must be at least 1 event, got {self.window} and {self.step}")
+        require_whole(window=self.window, step=self.step)
         if self.profit is None and self.stop is None:
             raise ValueError("one of profit and stop must be given, got neither")
         for name, multiple in (("profit", self.profit), ("stop", self.stop)):
-            if multiple is not None and _rational(multiple) <= 0:
+            if multiple is not None and _rational(name, multiple) <= 0:
                 raise ValueError(f"{name} must be a positive multiple of σ, or null for no barrier, got {multiple!r}")
 
     @property
@@ -101,7 +101,7 @@ def _measure(stretch: Stretch, label: TripleBarrier) -> Measured:
     past = stretch.row - label.window - label.step
     short = past < -1
     distance = {
-        name: None if multiple is None else _distance(squares, label.window, _rational(multiple))
+        name: None if multiple is None else _distance(squares, label.window, _rational(name, multiple))
         for name, multiple in (("profit", label.profit), ("stop", label.stop))
     }
     up, down = distance["profit"], distance["stop"]
@@ -140,6 +140,9 @@ def _distance(squares: npt.NDArray[Any], window: int, multiple: Fraction) -> Int
     return np.asarray([min(each, 2**62) for each in least], np.int64)[place]
 
 
-def _rational(multiple: float | str) -> Fraction:
+def _rational(name: str, multiple: float | str) -> Fraction:
     """A decimal as it is written: 0.1 is a tenth."""
-    return Fraction(str(multiple))
+    try:
+        return Fraction(str(multiple))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{name} must be a number, or text such as '3/2', got {multiple!r}") from error

@@ -29,6 +29,7 @@ from quantattn.data.protocol.labels.stretch import (
     require_horizon,
 )
 from quantattn.data.protocol.labels.threshold import CLASS_NAMES, Threshold
+from quantattn.data.protocol.whole import require_whole
 
 Int64Array = npt.NDArray[np.int64]
 Method = Literal[0, 1, 2, "tlob"]
@@ -76,6 +77,8 @@ class MidMove:
             raise ValueError(f"method must be 0, 1, 2 or 'tlob', got {self.method!r}")
         if (self.method == "tlob") != (self.smoothing is not None):
             raise ValueError(f"method tlob, and no other, must have a smoothing, got {self.method!r}, {self.smoothing}")
+        if self.smoothing is not None:
+            require_whole(0, smoothing=self.smoothing)
         if self.smoothing is not None and (self.unit != "events" or not 0 <= self.smoothing < self.horizon):
             raise ValueError(
                 f"method tlob must have a horizon in events and 0 ≤ smoothing < horizon, got a smoothing of "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import Literal
 
 import numpy as np
@@ -68,8 +69,8 @@ class Ahead:
 
 def require_horizon(horizon: int, unit: str) -> None:
     """Refuse a horizon below 1 and a unit that is neither "events" nor "seconds"."""
-    if horizon < 1:
-        raise ValueError(f"horizon must be at least 1 {unit}, got {horizon}")
+    if isinstance(horizon, bool) or not isinstance(horizon, Integral) or horizon < 1:
+        raise ValueError(f"horizon must be a whole number of {unit}, at least 1, got {horizon!r}")
     if unit not in ("events", "seconds"):
         raise ValueError(f"unit must be 'events' or 'seconds', got {unit!r}")
 

@@ -45,7 +45,10 @@ class Threshold:
     @staticmethod
     def fixed(theta: float | str | Fraction) -> Threshold:
         """A given θ; "1/50000" and "2e-5" are exact, a float is taken at its exact binary value."""
-        return Threshold(Fraction(theta))
+        try:
+            return Threshold(Fraction(theta))
+        except ZeroDivisionError as error:
+            raise ValueError(f"the threshold of a move must be a number, got {theta!r}") from error
 
     @staticmethod
     def fit(

@@ -56,6 +56,8 @@ class RealisedVolatility:
 
     def __post_init__(self) -> None:
         require_horizon(self.horizon, self.unit)
+        if not isinstance(self.log, bool):
+            raise ValueError(f"log must be true or false, got {self.log!r}")
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ import polars as pl
 
 from quantattn.data.protocol.splits.intervals import Intervals, Split
 from quantattn.data.protocol.splits.plan import forward_fold, require_embargo
+from quantattn.data.protocol.whole import require_whole
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -40,11 +41,8 @@ class ByDay:
     embargo: int = 0
 
     def __post_init__(self) -> None:
-        if self.n_folds < 1 or self.test < 1 or self.valid < 0 or (self.train is not None and self.train < 1):
-            raise ValueError(
-                f"n_folds, test and train must be at least 1 and valid at least 0 days, got {self.n_folds}, "
-                f"{self.test}, {self.train} and {self.valid}"
-            )
+        require_whole(n_folds=self.n_folds, test=self.test, train=1 if self.train is None else self.train)
+        require_whole(0, valid=self.valid)
         require_embargo(self.embargo)
         try:
             ZoneInfo(self.zone)

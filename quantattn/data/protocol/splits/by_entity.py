@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from quantattn.data.protocol.splits.intervals import Intervals, Split
 from quantattn.data.protocol.splits.plan import between, require_embargo, surrounded_fold
+from quantattn.data.protocol.whole import require_whole
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -51,6 +52,7 @@ class ByEntity:
     def __post_init__(self) -> None:
         if self.time not in ("shared", "later", "around"):
             raise ValueError(f"time must be 'shared', 'later' or 'around', got {self.time!r}")
+        require_whole(n_folds=self.n_folds)
         if self.valid not in (0, 1) or self.n_folds < 2 + self.valid:
             raise ValueError(
                 f"there must be a group of entities to test, {self.valid} to validate (0 or 1) and one to train on: "

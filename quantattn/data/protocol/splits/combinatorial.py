@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from quantattn.data.protocol.splits.intervals import Intervals, Split
 from quantattn.data.protocol.splits.plan import between, require_embargo, surrounded_fold
+from quantattn.data.protocol.whole import require_whole
 
 Int64Array = npt.NDArray[np.int64]
 MOST_FOLDS = 10_000
@@ -98,6 +99,7 @@ class CombinatorialPurged:
 
 
 def _require(n_groups: int, n_test: int, valid: int, embargo: int) -> None:
+    require_whole(n_test=n_test, groups=n_groups)
     if valid not in (0, 1):
         raise ValueError(f"valid must be 0 or 1 group, got {valid!r}")
     if n_test < 1 or n_groups < n_test + valid + 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Protocol
 
 import numpy as np
@@ -43,8 +44,8 @@ def choose(folds: tuple[Split, ...], fold: int) -> Split:
 
 def require_embargo(embargo: int) -> None:
     """Refuse an embargo below 0."""
-    if embargo < 0:
-        raise ValueError(f"embargo is a time in nanoseconds and must be at least 0, got {embargo}")
+    if isinstance(embargo, bool) or not isinstance(embargo, Integral) or embargo < 0:
+        raise ValueError(f"embargo is a time in whole nanoseconds and must be at least 0, got {embargo!r}")
 
 
 def forward_fold(

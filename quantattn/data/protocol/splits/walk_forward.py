@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from quantattn.data.protocol.splits.intervals import Intervals, Split
 from quantattn.data.protocol.splits.plan import between, forward_fold, require_embargo
+from quantattn.data.protocol.whole import require_whole
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -46,6 +47,7 @@ class WalkForward:
     embargo: int = 0
 
     def __post_init__(self) -> None:
+        require_whole(n_folds=self.n_folds)
         used = self.n_folds * self.test + self.valid + (self.train or 0)
         if self.n_folds < 1 or not 0 < self.test < 1 or not 0 <= self.valid < 1 or used > 1 + 1e-12:
             raise ValueError(
