@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+import numpy as np
 
 
 def require_whole(least: int = 1, **settings: object) -> None:
@@ -12,5 +12,5 @@ def require_whole(least: int = 1, **settings: object) -> None:
         ValueError: naming the setting.
     """
     for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or int(value) < least:
             raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")

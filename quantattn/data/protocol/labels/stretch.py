@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Integral
 from typing import Literal
 
 import numpy as np
@@ -69,7 +68,7 @@ class Ahead:
 
 def require_horizon(horizon: int, unit: str) -> None:
     """Refuse a horizon below 1 and a unit that is neither "events" nor "seconds"."""
-    if isinstance(horizon, bool) or not isinstance(horizon, Integral) or horizon < 1:
+    if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
         raise ValueError(f"horizon must be a whole number of {unit}, at least 1, got {horizon!r}")
     if unit not in ("events", "seconds"):
         raise ValueError(f"unit must be 'events' or 'seconds', got {unit!r}")

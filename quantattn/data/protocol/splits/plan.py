@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Protocol
 
 import numpy as np
@@ -44,7 +43,7 @@ def choose(folds: tuple[Split, ...], fold: int) -> Split:
 
 def require_embargo(embargo: int) -> None:
     """Refuse an embargo below 0."""
-    if isinstance(embargo, bool) or not isinstance(embargo, Integral) or embargo < 0:
+    if isinstance(embargo, bool) or not isinstance(embargo, int | np.integer) or embargo < 0:
         raise ValueError(f"embargo is a time in whole nanoseconds and must be at least 0, got {embargo!r}")
 
 
