@@ -101,7 +101,7 @@ def _member(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
         if len(names) != 1:
             raise DamagedFile(f"{path.name} holds {len(names)} files, expected a zip of one")
         file = archive.open(names[0])
-    except (*_BROKEN, RuntimeError) as error:  # RuntimeError: it is encrypted
+    except (*_BROKEN, UnicodeError, RuntimeError) as error:  # RuntimeError: it is encrypted
         raise DamagedFile(f"{path.name} is no zip that can be read: {str(error)[:120]}") from error
     with archive, file:
         yield file

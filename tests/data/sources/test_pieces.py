@@ -68,6 +68,9 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pieces(tmp_path, zipped(b"a", b"b"))
     with pytest.raises(DamagedFile, match=r"is Zstandard, expected .*; unpack it first"):
         pieces(tmp_path, b"\x28\xb5\x2f\xfd" + bytes(20))
+    named = zipped(b"a").replace(b"0.csv", b"\xaf.csv").replace(b"\x14\x00\x00\x00", b"\x14\x00\x00\x08")
+    with pytest.raises(DamagedFile, match=r"feed\.bin is no zip that can be read: "):
+        pieces(tmp_path, named)
     monkeypatch.setattr("quantattn.data.sources.pieces.LONGEST_LINE", 100)
     with pytest.raises(DamagedFile, match="line 2: expected lines of at most 100 bytes"):
         pieces(tmp_path, b"a\n" + b"x" * 200, 10)
