@@ -10,7 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from quantattn.evaluate.baselines import baseline_probabilities, baseline_values
-from quantattn.evaluate.boosting import BOOSTING, NOT_INSTALLED, boosted_probabilities, boosting_is_installed
+from quantattn.evaluate.boosting import (
+    NOT_INSTALLED,
+    aggregate_probabilities,
+    boosted_probabilities,
+    boosting_is_installed,
+)
 from quantattn.evaluate.calibration import Reliability, reliability
 from quantattn.evaluate.compare import Row, Table, closing_table, regression_table
 from quantattn.evaluate.metrics import IGNORE, classification_metrics, confusion_matrix, regression_metrics
@@ -39,7 +44,6 @@ _DRAWN = {
 }
 
 __all__ = [
-    "BOOSTING",
     "IGNORE",
     "NOT_INSTALLED",
     "Blocks",
@@ -50,6 +54,7 @@ __all__ = [
     "ReportData",
     "Row",
     "Table",
+    "aggregate_probabilities",
     "baseline_probabilities",
     "baseline_values",
     "boosted_probabilities",

@@ -249,7 +249,8 @@ def baseline_probabilities(
     """Every classification baseline that the inputs allow, fitted on `train` and applied to `test`.
 
     Args:
-        train: "persistence" (Q,), "imbalance" (Q,), "features" or "aggregates" (Q, F) of training rows; any may lack.
+        train: "persistence" (Q,), "imbalance" (Q,), "features" (Q, F) of training rows; any may lack. Another
+            array says how many rows there are and nothing else.
         y_train: (Q,) training labels, `IGNORE` for none.
         test: the same arrays of test rows. At least one array is needed, to know how many rows there are.
         n_classes: C.
@@ -269,9 +270,8 @@ def baseline_probabilities(
     if "imbalance" in test:
         imbalance = LastImbalance.fit(train["imbalance"], y_train, n_classes)
         found[IMBALANCE] = imbalance.predict(test["imbalance"])
-    for name in ("features", "aggregates"):
-        if name in test:
-            found[LOGISTIC] = Logistic.fit(train[name], y_train, n_classes).predict(test[name])
+    if "features" in test:
+        found[LOGISTIC] = Logistic.fit(train["features"], y_train, n_classes).predict(test["features"])
     return found
 
 

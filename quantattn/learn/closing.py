@@ -11,15 +11,14 @@ from torch import Tensor
 
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import (
-    BOOSTING,
     NOT_INSTALLED,
     Check,
     Figure,
     ReportData,
     Table,
+    aggregate_probabilities,
     baseline_probabilities,
     baseline_values,
-    boosted_probabilities,
     boosting_is_installed,
     choose_blocks,
     classification_figures,
@@ -92,9 +91,10 @@ def classifiers_beside(prepared: Prepared, target: str, seed: int = 0) -> dict[s
     )
     y_train = prepared.train.decisions.targets[target]
     found = baseline_probabilities(train, y_train, test, len(prepared.classes))
-    if "aggregates" in test and boosting_is_installed():
-        found[BOOSTING] = boosted_probabilities(
-            train["aggregates"], y_train, test["aggregates"], len(prepared.classes), seed=seed
+    if "aggregates" in test:
+        y_valid, valid = prepared.valid.decisions.targets[target], prepared.baselines["valid"]["aggregates"]
+        found |= aggregate_probabilities(
+            train["aggregates"], y_train, valid, y_valid, test["aggregates"], len(prepared.classes), seed=seed
         )
     return found
 
