@@ -141,6 +141,9 @@ def test_hyperliquid_ships_whole_books(tmp_path: Path) -> None:
         (EXECUTE, 1, 1010, 2, 990, 1, 1020, None, 0),
     ]
     assert frame["event_time"].to_list()[1] == (T - 50_000) * 10**6
+    sides[1].reverse()
+    with pytest.raises(ValueError, match=r"a\.txt, line 1: found asks out of order, expected the best first"):
+        scan_hftbacktest(recording(tmp_path / "a.txt", messages), 2, **WHOLE)
 
 
 BAD = {

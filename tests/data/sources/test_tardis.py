@@ -104,6 +104,18 @@ def test_a_snapshot_is_one_row_and_trades_show_the_last_one(tmp_path: Path) -> N
         scan_tardis(tmp_path)
 
 
+def test_levels_of_a_snapshot_follow_one_another(tmp_path: Path) -> None:
+    titles = (f"{side}[{n}].{what}" for n in (0, 1) for side in ("asks", "bids") for what in ("price", "amount"))
+    header = ",".join([HEAD, *titles])
+    good, bad = row(10, "101,1,100,1,102,1,99,1"), row(20, "101,1,100,1,102,1,100,1")
+    path = write(tmp_path / "s.csv", header, good, bad, row(30, "101,1,100,1,,,,"))
+    with pytest.raises(ValueError, match=r"s\.csv, line 3: found prices of levels out of order"):
+        scan_tardis(path)
+    assert scan_tardis(path, 1).report.rows_read == 3
+    source = scan_tardis(path, on_bad="quarantine", set_aside=tmp_path / "aside.csv")
+    assert (source.report.rows_read, source.report.rows_set_aside) == (2, {"levels out of order": 1})
+
+
 def test_two_clocks_are_kept_and_counted(tmp_path: Path) -> None:
     rows = [row(10, "a,buy,1,1", venue=500), row(9, "b,buy,1,1"), row(12, "c,buy,1,1")]
     source = scan_tardis(write(tmp_path / "t.csv", TRADES, *rows), **WHOLE)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -80,7 +81,14 @@ class Rows:
     def shown(
         self, entity: str, arrival: Arrival, time: int | None, bids: Sequence[Level], asks: Sequence[Level]
     ) -> None:
-        """A book shipped whole, best levels first, as one row of kind UPDATE without a side."""
+        """A book shipped whole, best levels first, as one row of kind UPDATE without a side.
+
+        Raises:
+            BadLine: the prices of a side do not follow one another.
+        """
+        for side, sign, what in ((bids, -1, "bids"), (asks, 1, "asks")):
+            if any(sign * after <= sign * price for (price, _), (after, _) in pairwise(side)):
+                raise BadLine("levels out of order", f"found {what} out of order, expected the best first")
         book: list[int | None] = []
         for level in range(len(self.names) // 4):
             for side in (asks, bids):

@@ -29,7 +29,7 @@ from quantattn.data.sources.crypto.csv_rows import (
     text,
     times,
 )
-from quantattn.data.sources.crypto.feed import Account, Reading, files_under
+from quantattn.data.sources.crypto.feed import Account, BadLine, Reading, files_under
 from quantattn.data.sources.crypto.messages import MICRO
 
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.zip")
@@ -167,7 +167,7 @@ def _shipped(file: _File, account: Account) -> Iterator[pl.DataFrame]:
     stands = {price: pl.col(price).is_not_null() & (pl.col(size) > 0) for price, size in pairs}
     renamed = {name: made for name, made in levels.items() if layout[name] is not None}
     for rows in _read(file, layout, account):
-        yield rows.rename(renamed).select(
+        yield _in_order(file, rows.rename(renamed), account).select(
             *_KEYS,
             kind=pl.lit(UPDATE, pl.UInt8),
             side=pl.lit(0, pl.Int8),
@@ -177,6 +177,19 @@ def _shipped(file: _File, account: Account) -> Iterator[pl.DataFrame]:
             **{price: pl.when(stands[price]).then(price) for price, _ in pairs},
             **{size: pl.when(stands[price]).then(size).otherwise(0) for price, size in pairs},
         )
+
+
+def _in_order(file: _File, rows: pl.DataFrame, account: Account) -> pl.DataFrame:
+    """Leave out rows in which the prices of a side do not follow one another."""
+    wrong = pl.lit(False)
+    for level in range(1, account.reading.levels):
+        ask, bid = (pl.col(f"{side}_price_{level}") for side in ("ask", "bid"))
+        after, below = (pl.col(f"{side}_price_{level + 1}") for side in ("ask", "bid"))
+        wrong |= ((after <= ask) | (below >= bid)).fill_null(False)
+    for line in rows.filter(wrong)["line"]:
+        error = BadLine("levels out of order", "found prices of levels out of order, expected the best level first")
+        account.bad(file.path, line, error, "")
+    return rows.filter(~wrong)
 
 
 def _column(name: str) -> str:
