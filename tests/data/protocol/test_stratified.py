@@ -17,7 +17,7 @@ def decisions(classes: list[int], twice: int = 0) -> Intervals:
     return Intervals(time, time, time, entity, np.asarray([*classes, *classes[:twice]], np.int64))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=12, max_size=60), st.integers(3, 6), st.integers(0, 5))
 def test_every_class_is_dealt_as_evenly_as_it_can_be(classes: list[int], n_folds: int, seed: int) -> None:
     rows = decisions(classes)

@@ -273,7 +273,7 @@ def test_a_file_without_a_header(tmp_path: Path) -> None:
         scan_table(file, names=["who", "when", "kind"], id="who", time="when", columns={"kind": "category"})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=3), st.integers(0, 6))
 def test_decimals_are_exact_or_missing(number: Decimal, places: int) -> None:
     frame = pl.DataFrame({"x": [f"{number:f}"]})
@@ -286,8 +286,8 @@ def test_decimals_are_exact_or_missing(number: Decimal, places: int) -> None:
 LINE = st.text(st.sampled_from('ab1.-",;\r\x00é \t'), max_size=24)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.lists(LINE, max_size=40))
+@settings(max_examples=10, deadline=None)
+@given(st.lists(LINE, max_size=60))
 def test_whatever_a_file_holds_every_line_is_read_or_counted(tmp_path_factory: Any, lines: list[str]) -> None:
     folder = tmp_path_factory.mktemp("fuzz")
     file = folder / "t.csv"

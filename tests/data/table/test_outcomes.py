@@ -45,7 +45,7 @@ def test_two_dates_without_an_event_between_them_are_one_decision() -> None:
     assert dropped == {SAME_HISTORY: 1}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 9), min_size=1, max_size=8), min_size=1),
     st.sets(st.tuples(st.sampled_from("abcde"), st.integers(0, 10)), max_size=12),
