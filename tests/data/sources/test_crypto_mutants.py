@@ -102,23 +102,32 @@ def test_a_mutant_is_a_sentence_or_a_table(feed: str, folder: Path, data: st.Dat
     assert frame.height == source.report.rows_read > 0
 
 
+@pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("feed", FEEDS)
 def test_a_table_is_the_same_kept_or_made_again_in_pieces_of_any_size(
-    feed: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    feed: str, damaged: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, whole, scan = FEEDS[feed]
+    aside: dict[str, object] = {}
+    if damaged:
+        lines = (gzip.decompress(whole) if name.endswith("gz") else whole).splitlines(keepends=True)
+        middle = len(lines) // 2 + 1
+        whole = b"".join([*lines[:middle], b"nothing of the kind\n", *lines[middle:]])
+        aside = {"on_bad": "quarantine", "set_aside": folder / "aside.csv"}
     (folder / name).write_bytes(whole)
-    kept = scan(folder / name)
+    kept = scan(folder / name, **aside)
+    assert sum(kept.report.rows_set_aside.values()) == damaged
     frame = kept.frame.collect()
     monkeypatch.setattr("quantattn.data.sources.crypto.build.KEPT", 0)
     for size in (50, 333, 1 << 24):
         monkeypatch.setattr("quantattn.data.sources.pieces.PIECE", size)
-        again = scan(folder / name)
+        again = scan(folder / name, **aside)
         assert (again.report, again.instruments) == (kept.report, kept.instruments)
         for _ in range(2):
             assert again.frame.collect().equals(frame)
-        few = again.frame.filter(pl.col("kind") == frame["kind"][-1]).select("seq", "price").head(2).collect()
-        assert few.equals(frame.filter(pl.col("kind") == frame["kind"][-1]).select("seq", "price").head(2))
+        last = pl.col("kind") == frame["kind"][-1]
+        few = again.frame.filter(last).select("seq", "price").head(2).collect()
+        assert few.equals(frame.filter(last).select("seq", "price").head(2))
 
 
 @pytest.mark.parametrize("feed", FEEDS)
