@@ -25,6 +25,7 @@ NOT_INSTALLED = (
 )
 PENALTIES = (1.0, 10.0, 100.0, 1000.0)
 TREES = 100
+FEW_ROWS = 20_000
 
 
 def boosting_is_installed() -> bool:
@@ -84,6 +85,7 @@ def boosted_probabilities(
         ModuleNotFoundError: scikit-learn is not installed.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from threadpoolctl import threadpool_limits
 
     labels, kept = labelled_rows(y_train, n_classes)
     present = np.unique(labels)
@@ -98,7 +100,7 @@ def boosted_probabilities(
         early_stopping=False,
         random_state=seed,
     )
-    model.fit(require_features(train, kept.size)[kept], labels)
+    x_train = require_features(train, kept.size)[kept]
     frequencies = class_frequencies(labels, n_classes)
 
     def whole(shares: Floats) -> Floats:
@@ -108,10 +110,13 @@ def boosted_probabilities(
         return found
 
     x_valid, x_test = require_features(valid, None), require_features(test, None)
-    stages = (whole(shares) for shares in model.staged_predict_proba(x_valid)) if len(x_valid) else ()
-    best = _best(stages, y_valid)
-    trees = TREES if best is None else best + 1
-    return whole(next(islice(model.staged_predict_proba(x_test), trees - 1, None)))
+    # With few rows the threads of OpenMP do little but wait for each other, for a minute on a busy machine.
+    with threadpool_limits(limits=1 if len(x_train) < FEW_ROWS else None):
+        model.fit(x_train, labels)
+        stages = (whole(shares) for shares in model.staged_predict_proba(x_valid)) if len(x_valid) else ()
+        best = _best(stages, y_valid)
+        trees = TREES if best is None else best + 1
+        return whole(next(islice(model.staged_predict_proba(x_test), trees - 1, None)))
 
 
 def _best(probabilities: Iterable[Floats], y: ArrayLike) -> int | None:

@@ -37,7 +37,7 @@ LAW = {
     "attention": room("", "torch"),
     "data": room("batch", "polars numpy dataframely exchange_calendars selectolax tokenizers"),
     "nn": room("batch attention", "torch safetensors"),
-    "evaluate": room("", "polars numpy scipy matplotlib jinja2 sklearn"),
+    "evaluate": room("", "polars numpy scipy matplotlib jinja2 sklearn threadpoolctl"),
     "learn": room("batch data nn evaluate attention", "lightning torch"),
     # arro3 is the Arrow implementation that deltalake itself depends on and takes tables from.
     "score": room("batch data nn evaluate", "torch deltalake arro3 ray"),
@@ -51,7 +51,7 @@ DECODERS = {"data/sources/dbn_format.py"}
 """Files of `data` that may import a vendor's decoder and what unpacks its files, inside functions: extras."""
 HUGGING_FACE = {"attention/huggingface.py", "cli/benchmarks/encoder_peers.py"}
 """Files that may import transformers."""
-LAZY = {"ray", "optuna", "flash_attn", "transformers", "databento_dbn", "zstandard", "sklearn"}
+LAZY = {"ray", "optuna", "flash_attn", "transformers", "databento_dbn", "zstandard", "sklearn", "threadpoolctl"}
 """Packages imported only inside functions, because they are extras."""
 PUBLIC_ONLY = {"nn", "learn"}
 """Rooms that see only what `quantattn.attention` itself exports."""
