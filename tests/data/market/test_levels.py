@@ -10,10 +10,12 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_rebuild import long_stream
+from test_rebuild import table as orders_table
 
-from quantattn.data.market import LevelTally, book_flags, rebuild_levels
+from quantattn.data.market import LevelTally, book_flags, rebuild_book, rebuild_levels
 from quantattn.data.protocol.perturb import perturb_future
-from quantattn.data.schema import CLEAR, EXECUTE, UPDATE, BookEvents, BookMessages, check, level_columns
+from quantattn.data.schema import CLEAR, EXECUTE, NEW, UPDATE, BookEvents, BookMessages, check, level_columns
 
 pytest.importorskip("numba", reason="numba is not here (pip install 'quantattn[book]')")
 
@@ -175,6 +177,17 @@ def test_the_sides_are_alike_and_repeating_a_size_changes_nothing(stream: list[C
         )
     ]
     assert books(doubled)[-1:] == plain[-1:]
+
+
+def test_totals_at_each_price_give_the_book_of_the_orders() -> None:
+    """What a feed with orders and a feed without them tell of one market is one book."""
+    orders = orders_table(long_stream(3_000, 1))
+    signed = pl.when(pl.col("kind") == NEW).then("size").otherwise(-pl.col("size"))
+    told = orders.with_columns(size=signed.cum_sum().over("side", "price"), kind=pl.lit(UPDATE, pl.UInt8))
+    made = rebuild_levels(told, LEVELS, from_empty=True)
+    book = rebuild_book(orders, LEVELS)
+    assert made.frame.select(NAMES).equals(book.frame.select(NAMES))
+    assert made.tally == LevelTally(crossed=book.tally.crossed, locked=book.tally.locked)
 
 
 def test_a_crossed_book_is_kept_and_counted() -> None:
