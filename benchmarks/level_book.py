@@ -2,8 +2,8 @@
 
     python benchmarks/level_book.py [--messages 2000000] [--levels 1 10]
 
-The orders are those of `order_book.py`; a change is the size that stands at the price of an order after its message. Times are
-those of the processor, the best of five.
+The orders are those of `order_book.py`; a change is the size that stands at the price of an order after its message.
+Times are those of the processor, the best of five.
 """
 
 from __future__ import annotations
