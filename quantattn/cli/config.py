@@ -46,7 +46,10 @@ def run_folder(root: str, task: str, now: str) -> str:
 
 def register_resolvers() -> None:
     """Make `${run_folder:…}` known to OmegaConf; calling it again changes nothing."""
+    from quantattn.cli.sharding import training_setting
+
     OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
+    OmegaConf.register_new_resolver("prepared", training_setting, replace=True)
 
 
 def plain(node: Any) -> Any:
@@ -161,6 +164,8 @@ def explain(name: str, error: Exception, arguments: list[str]) -> str:
         return f"{key} is missing: give {key}=…"
     if match := re.search(r"Error parsing override '([^'=]*)'", text):
         return f"{match[1]!r} is no setting: write key=value"
+    if match := re.search(r"raised while resolving interpolation: (.*)", text):
+        return match[1]
     first = text.strip().split("\n")[0]
     cause = str(error.__cause__).split("\n")[0] if error.__cause__ is not None else ""
     return f"{first}: {cause}" if cause and cause not in first else first

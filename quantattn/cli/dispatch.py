@@ -22,12 +22,12 @@ COMMANDS = {
     "score": Command("quantattn.cli.score", "apply a trained model to tables; one row a decision comes out"),
     "bench": Command("quantattn.cli.bench", "time attention beside its peers, behind the error budget"),
     "validate": Command("quantattn.cli.validate", "print how far every backend is from float64 truth"),
+    "prepare": Command("quantattn.cli.prepare", "write a source as sorted Parquet shards with a manifest"),
     "doctor": Command("quantattn.cli.doctor", "read a folder of data and say what is in it and what is wrong with it"),
 }
 """What there is."""
 LATER = {
     "sweep": Command("quantattn.cli.sweep", "search over settings of an experiment"),
-    "prepare": Command("quantattn.cli.prepare", "turn raw files into prepared shards"),
     "report": Command("quantattn.cli.report", "draw the reports of several runs together"),
 }
 """What is not part of this version: refused with a sentence, and not listed."""

@@ -15,7 +15,7 @@ from typing import Any
 from quantattn.data.sources.source import file_sha256
 
 FORMAT = 1
-MANIFEST, PLAN, EVENTS, SOURCES, SET_ASIDE = "manifest.json", "plan.json", "events", "sources", "set_aside"
+MANIFEST, PLAN, EVENTS, SOURCES = "manifest.json", "plan.json", "events", "sources"
 
 _PERIOD = re.compile(r"\d{4}(-\d\d(-\d\d)?)?|none")
 _HEX = re.compile(r"[0-9a-f]+")

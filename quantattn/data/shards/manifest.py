@@ -99,7 +99,7 @@ def gather(folder: Path) -> Manifest:
     Raises:
         ValueError: the folder has no plan, or pieces of one entity overlap in time.
     """
-    plan = read_json(folder / PLAN)
+    plan = read_plan(folder)
     names = [(str(piece), str(name)) for piece, name in plan["pieces"]]
     records, lacking = [], []
     shards: list[Shard] = []
@@ -136,6 +136,17 @@ def write_manifest(folder: Path) -> Manifest:
         put_json(folder / MANIFEST, found.as_dict())
         if _listing(folder) == seen:
             return found
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """How the folder was asked for: `source`, `shards`, `training` and `pieces`.
+
+    Raises:
+        ValueError: there is no plan, or it is damaged.
+    """
+    if not (folder / PLAN).is_file():
+        raise ValueError(f"{folder} holds no {PLAN}: it is no folder of shards that `quantattn prepare` has made")
+    return read_json(folder / PLAN)
 
 
 def read_manifest(folder: Path) -> Manifest:

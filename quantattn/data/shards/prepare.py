@@ -67,7 +67,8 @@ def prepare_shards(
     pieces: Sequence[Piece],
     folder: str | Path,
     *,
-    described: Mapping[str, Any] | None = None,
+    asked: Mapping[str, Any] | None = None,
+    training: Mapping[str, Any] | None = None,
     entities: Collection[str] | None = None,
     period: Period | None = None,
     zone: str = "UTC",
@@ -83,7 +84,8 @@ def prepare_shards(
     Args:
         pieces: of the source, see `pieces_of`.
         folder: of the shards; made when it does not exist.
-        described: plain values to keep in the manifest: how the source was asked for. A folder belongs to one of them.
+        asked: plain values: how the source was asked for. A folder belongs to one of them.
+        training: plain values to keep beside them, with which the source is trained on; they may change.
         entities: those that this process writes; None is all.
         period: where shards end, "day", "month" or "year" of `available_time`; None is a year for bars, else a day.
         zone: time zone of the days.
@@ -96,8 +98,8 @@ def prepare_shards(
     """
     root = Path(folder)
     cutting = Cutting(period or "day", zone, rows)
-    claim = {"described": dict(described or {}), "period": period, "zone": zone, "rows": rows}
-    _claim(root, claim, pieces)
+    claim = {"source": dict(asked or {}), "shards": {"period": period, "zone": zone, "rows": rows}}
+    _claim(root, claim, {"training": dict(training or {}), "pieces": [[piece.id, piece.name] for piece in pieces]})
     clear_unfinished(root)
     job = _Job(root, cutting, period is None, entities, Progress(len(pieces)), watch or (lambda _: None))
     tally = sum((job.take(piece) for piece in pieces), Tally())
@@ -177,18 +179,18 @@ class _Job:
         self.watch(self.progress)
 
 
-def _claim(root: Path, wanted: Mapping[str, Any], pieces: Sequence[Piece]) -> None:
+def _claim(root: Path, claim: Mapping[str, Any], more: Mapping[str, Any]) -> None:
     """Write the plan into the folder.
 
     Raises:
         ValueError: the folder belongs to other data, or to something else.
     """
     path = root / PLAN
-    plan = {**wanted, "pieces": [[piece.id, piece.name] for piece in pieces]}
+    plan = {**claim, **more}
     if path.is_file():
         before = read_json(path)
         before.pop("format")
-        if difference := _difference("", {**before, "pieces": None}, {**plan, "pieces": None}):
+        if difference := _difference("", {name: before.get(name) for name in claim}, claim):
             raise ValueError(
                 f"{root} holds shards that were asked for with another {difference}; name another folder, or remove it"
             )

@@ -56,6 +56,11 @@ def _filings(*args: Any, **settings: Any) -> Source:
     return source
 
 
+def _prepared(*args: Any, **settings: Any) -> Source:
+    source: Source = import_module("quantattn.data.shards").scan_prepared(*args, **settings)
+    return source
+
+
 SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
     {
         "lobster": scan_lobster,
@@ -64,6 +69,7 @@ SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
         "bars": scan_bars,
         "taq": scan_taq,
         "ticks": scan_ticks,
+        "prepared": _prepared,
         "synthetic": _synthetic,
         "filings": _filings,
         "table": scan_table,

@@ -157,9 +157,9 @@ def test_an_entity_without_events_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_folder_belongs_to_one_preparation(tmp_path: Path) -> None:
-    prepare_shards(market(), tmp_path / "out", described={"source": {"levels": 1}})
-    with pytest.raises(ValueError, match=r"another described\.source\.levels \(1, now 2\); name another folder"):
-        prepare_shards(market(), tmp_path / "out", described={"source": {"levels": 2}})
+    prepare_shards(market(), tmp_path / "out", asked={"levels": 1})
+    with pytest.raises(ValueError, match=r"another source\.levels \(1, now 2\); name another folder"):
+        prepare_shards(market(), tmp_path / "out", asked={"levels": 2})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(ValueError, match="is no folder of shards and not empty"):
