@@ -22,6 +22,7 @@ CONF = ROOT / "conf"
 GROUPS = ("data", "labels", "splits", "model", "objective", "optimizer", "trainer", "callbacks", "logger")
 GROUPS += ("experiment", "paths", "hydra")
 OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
+EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 NEEDS = {
     ("data", "berka"): "berka",
     ("data", "sberbank"): "sberbank",
@@ -59,7 +60,9 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
     if (group, option) == ("data", "prepared"):
         made = plain(compose("train", ["data.source.entities=1", "data.source.events_per_entity=64"]))
         write_shards(settings(TrainSettings, made, "").data, tmp_path, allow=())
-    if (group, option) == ("data", "table"):
+    if (group, option) == ("experiment", "table"):
+        found.append(f"data.path={tmp_path}")
+    if option == "table":
         found += ["data.source.id=client", "data.source.time=day", "data.source.columns={amount: integer}"]
     if option in ("realised_volatility", "next_time"):
         found.append("objective=regression")
@@ -125,7 +128,7 @@ WRONG = [
     (["modle=tiny"], "unknown setting 'modle'; did you mean 'model'?"),
     (
         ["experiment=nope"],
-        "experiment=nope: there is no such experiment; there is berka, filings, lobster, sberbank, synthetic\n",
+        f"experiment=nope: there is no such experiment; there is {', '.join(EXPERIMENTS)}\n",
     ),
     (["model=tinny"], "model=tinny: there is no such model; did you mean 'tiny'? (base, default, long, small, tiny)"),
     (["train=false"], "train=false evaluates the weights of a checkpoint: give ckpt_path=FILE"),
