@@ -13,6 +13,8 @@ from quantattn.data.market.book import usable_book
 
 DAY = 86_400 * 10**9
 MILLION = 10**6
+FEATURE = "feature_"
+"""What names of features begin with that a data set ships instead of prices."""
 
 
 def raw_fields(tick: pl.Expr, zone: str = "UTC", columns: Collection[str] | None = None) -> dict[str, pl.Expr]:
@@ -29,11 +31,15 @@ def raw_fields(tick: pl.Expr, zone: str = "UTC", columns: Collection[str] | None
 
     Of trades (`price`): size: in its own unit. move: from the price before to this price, in ticks.
 
-    Of all: gap: ns since the entity's last event. clock: what a clock in the time zone `zone` shows, in ns since
+    Of a table of features (`feature_1`, …): they themselves, Float64, and nothing else.
+
+    Of the others: gap: ns since the entity's last event. clock: what a clock in the time zone `zone` shows, in ns since
     midnight. The first event of an entity has nothing that looks at the one before; a crossed, locked or one-sided
     book has no mid, spread and imbalance. The frame must be in canonical order.
     """
     time = pl.col("available_time")
+    if columns is not None and "feature_1" in columns:
+        return {name: pl.col(name).cast(pl.Float64) for name in columns if name.startswith(FEATURE)}
     if columns is None or "ask_price_1" in columns:
         own = _of_book(tick)
     elif "close" in columns:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from quantattn.data.raw_fields import raw_fields
+from quantattn.data.raw_fields import FEATURE, raw_fields
 from quantattn.data.raw_fields import wall_clock as wall_clock
 from quantattn.data.schema import Instrument
 
@@ -69,7 +69,7 @@ class NumericField:
         ordered = np.sort(values)
         ranks = np.arange(1, n_bins) * len(ordered) // n_bins
         bent = ordered.astype(np.float64)
-        if name not in LINEAR:
+        if not _is_linear(name):
             bent = np.sign(bent) * np.log1p(np.abs(bent))
         scale = float(bent.std())
         return NumericField(tuple(np.unique(ordered[ranks]).tolist()), float(bent.mean()), scale if scale > 0 else 1.0)
@@ -83,7 +83,7 @@ class NumericField:
     def value(self, name: str, raw: pl.Expr) -> pl.Expr:
         """Float32 scaled value of such an expression, clipped to ±CLIP, 0 where it is null."""
         bent = raw.cast(pl.Float64)
-        if name not in LINEAR:
+        if not _is_linear(name):
             bent = bent.sign() * bent.abs().log1p()
         return ((bent - self.center) / self.scale).clip(-CLIP, CLIP).fill_null(0.0).cast(pl.Float32)
 
@@ -250,6 +250,10 @@ def _tick(ticks: Mapping[str, int]) -> pl.Expr:
     return pl.col("entity").replace_strict(list(ticks), list(ticks.values()), return_dtype=pl.Int64)
 
 
+def _is_linear(name: str) -> bool:
+    return name in LINEAR or name.startswith(FEATURE)
+
+
 def _fields_of(columns: Sequence[str]) -> tuple[str, ...]:
     """The token fields that a table with these columns can have."""
     return (*(name for name in CATEGORIES if name in columns), *raw_fields(pl.lit(1), columns=columns))
@@ -263,7 +267,7 @@ def known_fields(fields: Sequence[str] | None, n_bins: int) -> tuple[str, ...]:
     """
     every = (*FIELDS, *OTHER_FIELDS)
     names = every if fields is None else tuple(fields)
-    unknown = [name for name in names if name not in every]
+    unknown = [name for name in names if name not in every and not name.startswith(FEATURE)]
     if unknown or not names or len(set(names)) != len(names):
         raise ValueError(f"fields must be some of {', '.join(every)}, each once, got {', '.join(names) or 'none'}")
     if not 2 <= n_bins <= MOST_BINS:

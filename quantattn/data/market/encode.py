@@ -82,7 +82,10 @@ def collect_events(source: Source) -> pl.DataFrame:
 
 
 def schema_of(columns: Sequence[str]) -> type[Events]:
-    """What a table of a market is by its columns: bars have a close and trades a price without a book."""
+    """What a table of a market is by its columns: bars have a close, trades a price without a book, or there are
+    shipped features alone."""
+    if "feature_1" in columns:
+        return Events
     if "ask_price_1" in columns:
         return BookEvents
     if "close" in columns:

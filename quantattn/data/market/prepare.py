@@ -28,6 +28,7 @@ from quantattn.data.protocol.labels import Label, MidLabel
 from quantattn.data.protocol.labels.prices import has_book
 from quantattn.data.protocol.perturb import past_only
 from quantattn.data.protocol.splits import SplitPlan, WalkForward
+from quantattn.data.raw_fields import FEATURE
 from quantattn.data.schema import EXECUTE_HIDDEN
 from quantattn.data.sources.source import Source
 from quantattn.data.synthetic import SyntheticMarket
@@ -82,9 +83,9 @@ def prepare_market(
 
     Returns:
         Sequences of the three parts with the target `label`; `baselines[part]` holds one row a decision: `features`
-        (Q, F) float64 (`FEATURES`, or those of `price_features` where there is no book), `imbalance` (Q,) of a book,
-        and what was last known of the label: `persistence` (Q,), the class of the last one that had ended, −1 for none;
-        or `last_value` (Q,), the same quantity before.
+        (Q, F) float64 (`FEATURES`; those of `price_features` where there is no book; or those that the table has),
+        `imbalance` (Q,) of a book, and what was last known of the label: `persistence` (Q,), the class of the last one
+        that had ended, −1 for none; or `last_value` (Q,), the same quantity before.
 
     Raises:
         ValueError: a setting that cannot be (see `check_market`), an event table that breaks its schema, no labelled
@@ -172,6 +173,8 @@ class _Inputs:
     def of(events: pl.DataFrame, source: Source, sessions: Sessions | None, tokenizer: Tokenizer) -> _Inputs:
         if has_book(events):
             features = book_features(events.lazy(), source.instruments, sessions=sessions).select(FEATURES)
+        elif "feature_1" in events.columns:
+            features = events.lazy().select(pl.col(f"^{FEATURE}.*$").cast(pl.Float64))
         else:
             features = price_features(events.lazy(), sessions=sessions)
         return _Inputs(token_table(tokenizer.transform(events.lazy()), tokenizer), features.collect())

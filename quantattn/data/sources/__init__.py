@@ -17,6 +17,7 @@ from quantattn.data.sources.crypto import (
     scan_tardis,
 )
 from quantattn.data.sources.dbn import scan_dbn
+from quantattn.data.sources.fi2010 import scan_fi2010
 from quantattn.data.sources.itch import scan_itch
 from quantattn.data.sources.lobster import scan_lobster
 from quantattn.data.sources.source import Source, SourceReport
@@ -35,6 +36,7 @@ __all__ = [
     "scan_bitstamp",
     "scan_capture",
     "scan_dbn",
+    "scan_fi2010",
     "scan_hftbacktest",
     "scan_itch",
     "scan_lobster",
@@ -56,11 +58,6 @@ def _filings(*args: Any, **settings: Any) -> Source:
     return source
 
 
-def _prepared(*args: Any, **settings: Any) -> Source:
-    source: Source = import_module("quantattn.data.shards").scan_prepared(*args, **settings)
-    return source
-
-
 SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
     {
         "lobster": scan_lobster,
@@ -69,7 +66,7 @@ SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
         "bars": scan_bars,
         "taq": scan_taq,
         "ticks": scan_ticks,
-        "prepared": _prepared,
+        "fi2010": scan_fi2010,
         "synthetic": _synthetic,
         "filings": _filings,
         "table": scan_table,

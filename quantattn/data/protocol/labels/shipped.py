@@ -15,7 +15,6 @@ from quantattn.data.protocol.labels.reasons import LABEL_REASON
 from quantattn.data.protocol.labels.threshold import CLASS_NAMES
 
 Int64Array = npt.NDArray[np.int64]
-DAY = 86_400 * 10**9
 
 
 @dataclass(frozen=True)
@@ -43,19 +42,20 @@ class ShippedLabel:
         return CLASS_NAMES[3]
 
     def measure(self, events: pl.DataFrame, sessions: Sessions | None = None) -> pl.DataFrame:
-        """Add the interval that a label looks at: to the event `horizon` rows on, or to the last of the day.
+        """Add the interval that a label looks at: to the event `horizon` rows on, or to the last of its `file`.
 
         Raises:
             ValueError: the table has no such label.
         """
-        column = f"label_{self.horizon}"
-        if column not in events.columns:
-            raise ValueError(f"the table has no column {column!r}; this label is of the files of FI-2010 (data=fi2010)")
+        missing = [name for name in (f"label_{self.horizon}", "file") if name not in events.columns]
+        if missing:
+            raise ValueError(
+                f"the table has no column {missing[0]!r}; this label is of the files of FI-2010 (data=fi2010)"
+            )
         time = events["available_time"].to_numpy()
-        entity = events["entity"].rle_id().to_numpy()
-        day = np.flatnonzero((np.diff(time // DAY) != 0) | (np.diff(entity) != 0)) + 1
+        begins = np.flatnonzero(np.diff(events["file"].to_numpy().astype(np.int64))) + 1
         end = np.zeros(len(time), np.int64)
-        for first, last in pairwise([0, *day.tolist(), len(time)]):
+        for first, last in pairwise([0, *begins.tolist(), len(time)]):
             row = np.arange(first, last)
             end[row] = np.maximum(time[np.minimum(row + self.horizon, last - 1)], time[row] + 1)
         return events.with_columns(
