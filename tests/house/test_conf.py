@@ -14,6 +14,7 @@ from quantattn.cli.dispatch import COMMANDS, LATER, usage
 from quantattn.cli.errors import UsageError
 from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.settings import TrainSettings
+from quantattn.cli.sharding import write_shards
 from quantattn.cli.train import build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +57,9 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
         found += [f"data.path={tmp_path}", f"labels.path={tmp_path}"]
     if (group, option) == ("labels", "outcome"):
         found.append("labels.label=group")
+    if (group, option) == ("data", "prepared"):
+        made = plain(compose("train", ["data.source.entities=1", "data.source.events_per_entity=64"]))
+        write_shards(settings(TrainSettings, made, "").data, tmp_path, allow=())
     if (group, option) == ("experiment", "table"):
         found.append(f"data.path={tmp_path}")
     if option == "table":

@@ -58,6 +58,11 @@ def _filings(*args: Any, **settings: Any) -> Source:
     return source
 
 
+def _prepared(*args: Any, **settings: Any) -> Source:
+    source: Source = import_module("quantattn.data.shards").scan_prepared(*args, **settings)
+    return source
+
+
 SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
     {
         "lobster": scan_lobster,
@@ -67,6 +72,7 @@ SOURCES: Mapping[str, Callable[..., Source]] = MappingProxyType(
         "taq": scan_taq,
         "ticks": scan_ticks,
         "fi2010": scan_fi2010,
+        "prepared": _prepared,
         "synthetic": _synthetic,
         "filings": _filings,
         "table": scan_table,
