@@ -47,7 +47,7 @@ PACKERS = {"data/pack.py"}
 """Files of `data` that may import torch."""
 COMPILED = {"data/market/replay.py", "data/market/level_replay.py", "data/sources/itch_walk.py"}
 """Files of `data` that may import numba, an extra; whoever needs one imports it inside a function."""
-DECODERS = {"data/sources/dbn_format.py"}
+DECODERS = {"data/sources/dbn_format.py", "data/sources/pieces.py"}
 """Files of `data` that may import a vendor's decoder and what unpacks its files, inside functions: extras."""
 HUGGING_FACE = {"attention/huggingface.py", "cli/benchmarks/encoder_peers.py"}
 """Files that may import transformers."""

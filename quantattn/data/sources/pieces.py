@@ -14,6 +14,7 @@ from typing import IO, cast
 
 PIECE = 1 << 24
 LONGEST_LINE = 1 << 26
+_PACKED = 1 << 15  # of Zstandard at once: it may unpack to thousands of times its size
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
 
 
@@ -43,12 +44,13 @@ class Piece:
 
 
 def read_pieces(path: Path, size: int | None = None) -> Iterator[Piece]:
-    """Cut a file (plain, gzip, xz, or a zip of one file) into pieces of about `size` bytes, or else `PIECE`.
+    """Cut a file (plain, gzip, xz, Zstandard, or a zip of one file) into pieces of about `size` bytes, or else `PIECE`.
 
     About two of them are in memory at once. What a file is, its first bytes say and not its name.
 
     Raises:
-        DamagedFile: broken compression, a zip of more than one file, a line of more than 64 MiB, Zstandard.
+        DamagedFile: broken compression, a zip of more than one file, a line of more than 64 MiB.
+        RuntimeError: the file is Zstandard and `zstandard` is not installed.
     """
     rest, first, done = b"", 1, 0
     with _opened(path) as file:
@@ -85,12 +87,43 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             with lzma.LZMAFile(raw) as plain:
                 yield cast("IO[bytes]", plain)
         elif head[:4] == b"\x28\xb5\x2f\xfd":
-            raise DamagedFile(f"{path.name} is Zstandard, expected plain text, gzip, xz or zip; unpack it first")
+            yield cast("IO[bytes]", _Zstandard(raw))
         elif head[:4] == b"PK\x03\x04":
             with _member(path, raw) as file:
                 yield file
         else:
             yield raw
+
+
+class _Zstandard:
+    """The bytes of any number of frames; a reader that stops after the first would see a part of the file."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        try:
+            import zstandard
+        except ModuleNotFoundError as error:
+            raise RuntimeError("Zstandard needs a package that is not here: pip install zstandard") from error
+        self._raw, self._broken = raw, zstandard.ZstdError
+        self._new = zstandard.ZstdDecompressor().decompressobj
+        self._frame, self._packed, self._inside = self._new(), b"", False
+
+    def read(self, _: int) -> bytes:
+        """The next bytes, few or many; none at the end of the last frame."""
+        plain = b""
+        while not plain:
+            self._packed = self._packed or self._raw.read(_PACKED)
+            if not self._packed:
+                if self._inside:
+                    raise EOFError("it ends within a frame")
+                return b""
+            try:
+                plain, self._inside = self._frame.decompress(self._packed), True
+            except self._broken as error:
+                raise OSError(str(error)) from error
+            self._packed = b""
+            if self._frame.eof:
+                self._packed, self._frame, self._inside = self._frame.unused_data, self._new(), False
+        return plain
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import random
+import sys
 import zipfile
 from pathlib import Path
 
@@ -63,11 +64,25 @@ def test_a_stream_that_breaks_off_is_never_read_to_a_silent_end(tmp_path: Path, 
         assert "\n" not in str(caught.value)
 
 
+def test_zstandard_of_any_number_of_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zstandard = pytest.importorskip("zstandard", reason="zstandard is not here (pip install zstandard)")
+    pack = zstandard.ZstdCompressor().compress
+    whole = pack(DATA[:1000]) + pack(DATA[1000:])
+    for size in (1, 1024):
+        assert b"".join(piece.data for piece in pieces(tmp_path, whole, size)) == DATA
+    for cut in range(7, len(whole)):
+        if cut == len(pack(DATA[:1000])):
+            continue  # the end of a frame: nothing says that another should follow
+        with pytest.raises(DamagedFile, match=r"feed\.bin breaks off after about byte"):
+            pieces(tmp_path, whole[:cut])
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(RuntimeError, match="pip install zstandard"):
+        pieces(tmp_path, whole)
+
+
 def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DamagedFile, match="holds 2 files, expected a zip of one"):
         pieces(tmp_path, zipped(b"a", b"b"))
-    with pytest.raises(DamagedFile, match=r"is Zstandard, expected .*; unpack it first"):
-        pieces(tmp_path, b"\x28\xb5\x2f\xfd" + bytes(20))
     named = zipped(b"a").replace(b"0.csv", b"\xaf.csv").replace(b"\x14\x00\x00\x00", b"\x14\x00\x00\x08")
     with pytest.raises(DamagedFile, match=r"feed\.bin is no zip that can be read: "):
         pieces(tmp_path, named)

@@ -25,7 +25,7 @@ from quantattn.data.sources.decimals import from_floats, scaled_column
 from quantattn.data.sources.pieces import read_pieces
 from quantattn.data.sources.source import Source
 
-ENDINGS = (".csv", ".csv.gz", ".zip", ".parquet")
+ENDINGS = (".csv", ".csv.gz", ".csv.zst", ".zip", ".parquet")
 _NAME = re.compile(r"(?:^|_)(?P<entity>[A-Z0-9]+_[A-Z0-9]+|[A-Za-z0-9]+)-(?:aggTrades|trades)")
 _DATE = re.compile(r"-(?P<y>20\d\d)-(?P<m>\d\d)(?:-(?P<d>\d\d))?\.")
 _TITLE = re.compile(r"[A-Za-z_]{1,40}")

@@ -32,7 +32,7 @@ from quantattn.data.sources.crypto.csv_rows import (
 from quantattn.data.sources.crypto.feed import Account, Reading, files_under
 from quantattn.data.sources.crypto.messages import MILLI
 
-ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".zip")
+ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.zst", ".zip")
 _COLUMNS = ("symbol", "timestamp", "first_update_id", "last_update_id", "side", "update_type", "price", "qty", "pu")
 _MESSAGE = ("entity", "available_time", "first_update_id", "last_update_id", "pu", "update_type")
 _SNAPSHOT, _CHANGE = 1, 0

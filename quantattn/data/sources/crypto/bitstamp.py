@@ -31,7 +31,7 @@ from quantattn.data.sources.crypto.messages import MILLI
 from quantattn.data.sources.decimals import greatest_step
 from quantattn.data.sources.source import Source
 
-ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".zip")
+ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.zst", ".zip")
 SIZE_EXPONENT = -8
 _COLUMNS = ("id", "timestamp", "exchange.timestamp", "price", "volume", "action", "direction")
 _CREATED, _CHANGED, _DELETED = range(3)

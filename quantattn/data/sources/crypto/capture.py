@@ -21,7 +21,7 @@ from quantattn.data.sources.crypto.feed import Account, BadLine, Reading, files_
 from quantattn.data.sources.crypto.messages import Line, Recording, Rows, Stream, decode, plausible, show
 from quantattn.data.sources.decimals import NotExact, scaled
 
-ENDINGS = (".gz", ".xz", ".zip", ".0", ".txt")
+ENDINGS = (".gz", ".xz", ".zst", ".zip", ".0", ".txt")
 _CONTROL = re.compile(rb"(?:wss?|https?)://\S{1,200} (<->|<-|->) \d{1,11}(?:\.\d{1,9})?(?::.*)?", re.DOTALL)
 
 
@@ -42,7 +42,7 @@ def scan_capture(
     A table of one instrument is made in pieces, others in memory: see `build`.
 
     Args:
-        path: one file (plain, gzip, xz, or a zip of one), or a folder of them, read in the order of their names.
+        path: one file, plain or compressed, or a folder of them, read in the order of their names.
         levels: of the books to keep.
         from_empty: let books begin empty where no snapshot came, as in captures of Bitstamp's changes; what stood
             before the capture is then lacking. False: such an instrument has no book.

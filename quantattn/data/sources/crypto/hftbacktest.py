@@ -21,7 +21,7 @@ from quantattn.data.sources.crypto.messages import Line, Recording, Rows, Stream
 from quantattn.data.sources.decimals import NotExact, whole
 from quantattn.data.sources.pieces import read_pieces
 
-ENDINGS = (".gz", ".xz", ".zip", ".txt", ".json", ".jsonl")
+ENDINGS = (".gz", ".xz", ".zst", ".zip", ".txt", ".json", ".jsonl")
 
 
 def scan_hftbacktest(
@@ -41,7 +41,7 @@ def scan_hftbacktest(
     A table of one instrument is made in pieces, others in memory: see `build`.
 
     Args:
-        path: one file (plain, gzip, xz, or a zip of one), or a folder of them, read in the order of their names.
+        path: one file, plain or compressed, or a folder of them, read in the order of their names.
         levels: of the book to keep; 1 with book="quotes".
         book: for Binance, whose book it is: that of depth messages, rebuilt, or that of bookTicker messages.
         price_exponent: a price p of the table is p · 10^price_exponent; a file with more digits is refused.

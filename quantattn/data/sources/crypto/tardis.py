@@ -32,7 +32,7 @@ from quantattn.data.sources.crypto.csv_rows import (
 from quantattn.data.sources.crypto.feed import Account, BadLine, Reading, files_under
 from quantattn.data.sources.crypto.messages import MICRO
 
-ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.zip")
+ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".csv.zst", ".csv.zip")
 _HEAD = ("exchange", "symbol", "timestamp", "local_timestamp")
 _TRADES = (*_HEAD, "id", "side", "price", "amount")
 _CHANGES = (*_HEAD, "is_snapshot", "side", "price", "amount")
