@@ -22,6 +22,7 @@ Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.generic]
 Layout = Literal["each", "chunks", "windows", "document"]
 
+LONG = 64  # tokens of a sequence on average from which on `pack` copies runs
 OPEN_BATCHES = 32  # how many unfinished batches `plan` keeps while it looks for room
 
 
@@ -178,18 +179,21 @@ class SequenceSet:
         chosen = np.asarray(indices, np.int64)
         lengths = self.lengths[chosen]
         cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
-        rows = _ranges(self.start[chosen], lengths, cu_seqlens)
+        # Long runs are copied whole; of short ones every row is looked up, which costs less than a copy each.
+        bounds = list(zip(self.start[chosen].tolist(), self.stop[chosen].tolist(), strict=True))
+        in_runs = len(chosen) > 0 and int(cu_seqlens[-1]) >= LONG * len(chosen)
+        rows = None if in_runs else _ranges(self.start[chosen], lengths, cu_seqlens)
         made = self.first[chosen + 1] - self.first[chosen]
         keys = _ranges(self.first[chosen], made, np.concatenate([[0], np.cumsum(made)]))
         shift = np.repeat(cu_seqlens[:-1] - self.start[chosen], made)
         return PackedBatch(
-            fields={name: _tensor(column[rows]) for name, column in self.table.fields.items()},
-            time=torch.from_numpy(self.table.time[rows]),
+            fields={name: _tokens(column, bounds, rows) for name, column in self.table.fields.items()},
+            time=_tokens(self.table.time, bounds, rows),
             cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
             max_seqlen=int(lengths.max(initial=0)),
             positions=torch.from_numpy(self.decisions.row[keys] + shift),
             keys=torch.from_numpy(keys),
-            targets={name: _tensor(target[keys]) for name, target in self.decisions.targets.items()},
+            targets={name: _tokens(target, (), keys) for name, target in self.decisions.targets.items()},
         )
 
 
@@ -332,6 +336,11 @@ def _fill(order: Ints, lengths: Ints, max_tokens: int, n_open: int) -> list[Ints
     return [np.asarray(batch, np.int64) for batch in (*finished, *unfinished)]
 
 
-def _tensor(column: Array) -> Tensor:
+def _tokens(column: Array, bounds: Sequence[tuple[int, int]], rows: Ints | None) -> Tensor:
+    """The rows, or where they are not given those within the bounds, end to end."""
     kept: type[np.generic] = np.int64 if np.issubdtype(column.dtype, np.integer) else np.float32
-    return torch.from_numpy(column.astype(kept))
+    if rows is not None:
+        return torch.from_numpy(column[rows].astype(kept))
+    made = np.empty(sum(stop - start for start, stop in bounds), kept)
+    np.concatenate([column[start:stop] for start, stop in bounds], out=made, casting="unsafe")
+    return torch.from_numpy(made)

@@ -5,40 +5,62 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
 
 from quantattn.batch import PackedBatch
-from quantattn.data.pack import SequenceSet, plan
+from quantattn.data.mapped import MappedSequences
+from quantattn.data.pack import Ints, SequenceSet, plan, shard
 from quantattn.nn import check_decisions
 
 
 class PlannedLoader:
     """Batches of a sequence set, epoch after epoch, until `total` of them have been handed out.
 
-    The batches of epoch e are `plan(lengths, max_tokens, seed=seed, epoch=e, shuffle=…)`, so the k-th batch of a run
-    is a function of (seed, k) and a loader that starts at k needs to remember nothing else.
+    The batches of epoch e are `plan(lengths, max_tokens, seed=seed, epoch=e, shuffle=…)`, dealt to the ranks by
+    `shard`, so the k-th batch of a rank is a function of (seed, k) and a loader that starts at k needs to remember
+    nothing else: read step by step and rank by rank, the order is the same for any number of ranks and workers.
 
     Args:
-        sequences: what to batch.
+        sequences: what to batch; with workers, a set that is mapped from files (`write_sequences`).
         max_tokens: budget of tokens a batch.
         seed: of the order.
         shuffle: whether the order changes with the epoch.
         total: batches to hand out; None is one epoch.
+        rank: number of this process among `world`.
+        world: processes that share each epoch.
+        workers: further processes, spawned, that make the batches ahead; 0 makes each when it is asked for.
+
+    Raises:
+        ValueError: there are no sequences, or not enough for the ranks; workers and a set in memory.
     """
 
     def __init__(
-        self, sequences: SequenceSet, max_tokens: int, *, seed: int, shuffle: bool, total: int | None = None
+        self,
+        sequences: SequenceSet,
+        max_tokens: int,
+        *,
+        seed: int,
+        shuffle: bool,
+        total: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+        workers: int = 0,
     ) -> None:
+        if workers and not isinstance(sequences, MappedSequences):
+            raise ValueError("workers share mapped files, not memory: give them what write_sequences returns")
         self.sequences, self.max_tokens, self.seed, self.shuffle = sequences, max_tokens, seed, shuffle
+        self.rank, self.world, self.workers = rank, world, workers
         self._epoch, self._plan = 0, self._plan_of(0)
         self.total = len(self._plan) if total is None else total
         self.position = 0
 
-    def _plan_of(self, epoch: int) -> Sequence[Any]:
+    def _plan_of(self, epoch: int) -> Sequence[Ints]:
         batches = plan(self.sequences.lengths, self.max_tokens, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
         if not batches:
             raise ValueError("there are no sequences to make batches of")
-        return batches
+        return shard(batches, self.rank, self.world)
 
     def __len__(self) -> int:
         return self.total
@@ -46,17 +68,34 @@ class PlannedLoader:
     def __iter__(self) -> Iterator[PackedBatch]:
         if self.position >= self.total:  # Lightning asks for no batch beyond the last, so nothing else starts it anew
             self.position = 0
+        for batch in self._of_workers() if self.workers else map(self.sequences.pack, self._from(self.position)):
+            self.position += 1
+            yield batch
+
+    def _from(self, position: int) -> Iterator[Ints]:
+        """Numbers of the sequences of each batch from `position` to the last."""
         epoch, first = 0, 0
-        while self.position < self.total:
+        while position < self.total:
             if epoch != self._epoch:
                 self._epoch, self._plan = epoch, self._plan_of(epoch)
             batches = self._plan
-            while self.position < min(first + len(batches), self.total):
-                indices = batches[self.position - first]
-                self.position += 1
-                yield self.sequences.pack(indices)
+            yield from batches[max(position - first, 0) : self.total - first]
             first += len(batches)
+            position = max(position, min(first, self.total))
             epoch += 1
+
+    def _of_workers(self) -> Iterator[PackedBatch]:
+        # A generator of its own: torch seeds workers from the global one otherwise, and the model's dropout would
+        # depend on their number.
+        packs: Any = DataLoader(
+            self.sequences,  # type: ignore[arg-type]  # checked in __init__
+            batch_size=None,
+            sampler=self._from(self.position),
+            num_workers=self.workers,
+            multiprocessing_context="spawn",
+            generator=torch.Generator(),
+        )
+        yield from packs
 
     def state_dict(self) -> dict[str, int]:
         """How many batches have been handed out."""
