@@ -12,11 +12,13 @@ import hydra
 from quantattn.cli.errors import UsageError, nearest
 from quantattn.cli.instantiate import check_targets, instantiate
 from quantattn.cli.settings import TrainSettings
+from quantattn.cli.sharding import write_shards
 from quantattn.data.filings.prepare import check_filings, prepare_filings
 from quantattn.data.filings.prices import read_prices, read_tickers
 from quantattn.data.market.encode import Unlabelled, encode_market
 from quantattn.data.market.prepare import check_market, prepare_market
 from quantattn.data.prepared import Prepared
+from quantattn.data.shards import scan_prepared
 from quantattn.data.table import check_table, prepare_table
 from quantattn.data.table.encode import encode_table
 from quantattn.learn.controls import shuffle_labels
@@ -178,7 +180,11 @@ def prepare(asked: TrainSettings, split: Any) -> Prepared:
         ValueError: what the source or the preparation refuses, in one sentence.
     """
     data = asked.data
-    source = instantiate(data.source, "data.source", asked.allow_targets)
+    if asked.shards is not None:
+        write_shards(data, Path(asked.shards), allow=asked.allow_targets)
+        source = scan_prepared(asked.shards)
+    else:
+        source = instantiate(data.source, "data.source", asked.allow_targets)
     given = clipped(read_files(data.prepare) | labels(asked) | {"max_seq_len": data.max_seq_len})
     prepared = PREPARATIONS[data.kind](source, split=split, **given)
     return shuffle_labels(prepared, asked.seed) if data.shuffle_labels else prepared

@@ -36,7 +36,7 @@ def prepare(config: DictConfig) -> int:
     """Write what is lacking in the folder of shards; its exit code."""
     given = plain(config)
     out, entities = given.pop("out"), given.pop("entities")
-    cut = settings(ShardSettings, given.pop("shards"), "shards")
+    cut = settings(ShardSettings, given.pop("cut"), "cut")
     asked = settings(TrainSettings, given, "")
     if not isinstance(out, str) or not out.strip():
         raise UsageError(f"out must name a folder, got {out!r}")

@@ -127,6 +127,7 @@ class TrainSettings:
     train: bool = True
     test: bool = True
     optimized_metric: str | None = None
+    shards: str | None = None
     allow_targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +13,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from quantattn.batch import PackedBatch
-from quantattn.data.mapped import MappedSequences
+from quantattn.data.mapped import MappedSequences, write_sequences
 from quantattn.data.pack import Ints, SequenceSet, plan, shard
 from quantattn.nn import check_decisions
 
@@ -115,12 +118,15 @@ class PreparedData(LightningDataModule):
         max_tokens: budget of tokens a batch.
         seed: of the order of training batches.
         batches: training batches in the whole run.
+        workers: processes that make training batches, see `PlannedLoader`.
     """
 
-    def __init__(self, train: SequenceSet, valid: SequenceSet, *, max_tokens: int, seed: int, batches: int) -> None:
+    def __init__(
+        self, train: SequenceSet, valid: SequenceSet, *, max_tokens: int, seed: int, batches: int, workers: int = 0
+    ) -> None:
         super().__init__()
         self._train: Callable[[], PlannedLoader] = lambda: PlannedLoader(
-            train, max_tokens, seed=seed, shuffle=True, total=batches
+            train, max_tokens, seed=seed, shuffle=True, total=batches, workers=workers
         )
         self._valid: Callable[[], PlannedLoader] = lambda: PlannedLoader(valid, max_tokens, seed=seed, shuffle=False)
 
@@ -139,6 +145,18 @@ class PreparedData(LightningDataModule):
     def val_dataloader(self) -> PlannedLoader:
         """One epoch of the validation set."""
         return self._valid()
+
+
+@contextmanager
+def shared(sequences: SequenceSet, folder: Path, workers: int) -> Iterator[SequenceSet]:
+    """The sequences, in files of this folder while the block lasts when there are workers."""
+    if not workers:
+        yield sequences
+        return
+    try:
+        yield write_sequences(sequences, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def epoch_batches(sequences: SequenceSet, max_tokens: int, seed: int, epochs: int) -> int:

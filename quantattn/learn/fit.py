@@ -52,6 +52,7 @@ class TrainerSettings:
         lr_floor: share of the peak learning rate at the end.
         log_every: optimizer steps between rows of the history.
         threads: CPU threads; None leaves torch its choice.
+        workers: processes that make training batches ahead; they change no bit.
     """
 
     accelerator: str = "cpu"
@@ -69,6 +70,7 @@ class TrainerSettings:
     lr_floor: float = 0.05
     log_every: int = 10
     threads: int | None = None
+    workers: int = 0
 
     def __post_init__(self) -> None:
         if self.accelerator not in ("cpu", "gpu"):
@@ -86,7 +88,7 @@ class TrainerSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"trainer.{name} must be at least 1, got {value}")
-        for name in ("checkpoint_every", "gradient_clip"):
+        for name in ("checkpoint_every", "gradient_clip", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"trainer.{name} must be 0 or more, got {getattr(self, name)}")
         if self.precision not in PRECISIONS:

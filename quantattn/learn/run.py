@@ -17,7 +17,7 @@ from quantattn.data.prepared import Prepared
 from quantattn.evaluate import Table, write_report
 from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.learn.closing import Exactness, Story, close, figures_of
-from quantattn.learn.datamodule import PreparedData, epoch_batches
+from quantattn.learn.datamodule import PreparedData, epoch_batches, shared
 from quantattn.learn.files import write_json
 from quantattn.learn.fit import Fitted, Progress, TrainerSettings, fit
 from quantattn.learn.folder import commit, environment
@@ -108,24 +108,7 @@ def run(
     )
     fitted = None
     if settings.train:
-        data = PreparedData(
-            prepared.train,
-            prepared.valid,
-            max_tokens=settings.max_tokens,
-            seed=settings.seed,
-            batches=total * settings.trainer.accumulate,
-        )
-        fitted = fit(
-            module,
-            data,
-            folder,
-            settings.trainer,
-            total_steps=total,
-            callbacks=callbacks,
-            loggers=loggers,
-            watch=watch,
-            resume=resume,
-        )
+        fitted = _fit(module, prepared, folder, settings, total, callbacks, loggers, watch, resume)
         if fitted.stopped:
             return Outcome(fitted, None, {})
     else:
@@ -138,6 +121,40 @@ def run(
         figures |= found
     write_json(folder / "metrics.json", {"figures": figures, "table": None if table is None else table.to_dict()})
     return Outcome(fitted, table, figures)
+
+
+def _fit(
+    module: Training,
+    prepared: Prepared,
+    folder: Path,
+    settings: RunSettings,
+    total: int,
+    callbacks: Sequence[Callback],
+    loggers: Sequence[Logger],
+    watch: Callable[[Progress], None] | None,
+    resume: Path | None,
+) -> Fitted:
+    workers = settings.trainer.workers
+    with shared(prepared.train, folder / "loader", workers) as train:
+        data = PreparedData(
+            train,
+            prepared.valid,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed,
+            batches=total * settings.trainer.accumulate,
+            workers=workers,
+        )
+        return fit(
+            module,
+            data,
+            folder,
+            settings.trainer,
+            total_steps=total,
+            callbacks=callbacks,
+            loggers=loggers,
+            watch=watch,
+            resume=resume,
+        )
 
 
 def evaluate(

@@ -31,19 +31,32 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_training_on_shards_is_training_on_the_source(tmp_path: Path, call: Any) -> None:
-    code, out, _ = call("prepare", *SOURCE, *CUT, f"out={tmp_path / 'shards'}", "shards.rows=200")
+    code, out, _ = call("prepare", *SOURCE, *CUT, f"out={tmp_path / 'shards'}", "cut.rows=200")
     assert code == 0
     assert f"{tmp_path / 'shards'}: 12,288 rows in 72 shards" in out
     assert f"train on it: python train.py data=prepared data.path={tmp_path / 'shards'}" in out
     assert call("train", *SOURCE, *CUT, *STEPS, f"paths.output_dir={tmp_path / 'raw'}")[0] == 0
     of_shards = ["data=prepared", f"data.path={tmp_path / 'shards'}"]
-    assert call("train", *of_shards, *STEPS, f"paths.output_dir={tmp_path / 'again'}")[0] == 0
+    # A worker process makes the batches of one of the two.
+    assert call("train", *of_shards, *STEPS, "trainer.workers=1", f"paths.output_dir={tmp_path / 'again'}")[0] == 0
+    assert not (tmp_path / "again" / "loader").exists()
     raw, again = ({p.name: p for p in (tmp_path / name).rglob("*") if p.is_file()} for name in ("raw", "again"))
     for name in ("metrics.csv", "vocabulary.json", "model.safetensors"):
         assert raw[name].read_bytes() == again[name].read_bytes(), name
     one, other = (json.loads(files["data.json"].read_text()) for files in (raw, again))
     manifest = other["hashes"].pop("manifest.json")
     assert len(manifest) == 64
+    assert one == other
+
+
+def test_a_run_may_read_its_source_through_shards(tmp_path: Path, call: Any) -> None:
+    own = [*SOURCE, *CUT, *STEPS, "trainer.max_steps=1", f"shards={tmp_path / 'shards'}"]
+    assert call("train", *own, f"paths.output_dir={tmp_path / 'one'}")[0] == 0
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").rglob("*.parquet")}
+    assert len(files) == 24
+    assert call("train", *own, f"paths.output_dir={tmp_path / 'other'}")[0] == 0
+    assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "shards").rglob("*.parquet")}
+    one, other = ((tmp_path / name / "metrics.csv").read_bytes() for name in ("one", "other"))
     assert one == other
 
 
@@ -67,8 +80,8 @@ def test_settings_come_from_the_shards_and_the_command_line_beats_them(tmp_path:
 
 REFUSED = [
     (["prepare", "data=synthetic"], 2, "out is missing: give out=…"),
-    (["prepare", "out=x", "shards.period=week"], 2, "shards.period='week'; there is day, month, year"),
-    (["prepare", "out=x", "shards.rows=0"], 2, "rows of a shard must be at least 1, got 0"),
+    (["prepare", "out=x", "cut.period=week"], 2, "cut.period='week'; there is day, month, year"),
+    (["prepare", "out=x", "cut.rows=0"], 2, "rows of a shard must be at least 1, got 0"),
     (["prepare", "out=x", "entities=A"], 2, "entities must be a list of names, got 'A'"),
     (["prepare", "out=x", "data=lobster", "data.path=/no/where"], 2, "data.path=/no/where: there is no such file"),
     (["prepare", "out=x", "experiment=sberbank", "data.path=.", "labels.path=."], 2, "shards hold events of markets"),
