@@ -1,0 +1,266 @@
+"""Lines of a filing's text that may open an item, and those among them that are lines of a table of contents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quantattn.data.filings.item_names import PARTS, Scheme, after_title
+
+_NUMBER = r"(?>\d{1,2}(?:[ \t]?\.[ \t]?\d\d(?!\d))?(?:[ \t]?\((?-i:[A-CT])\)|[ \t]?[A-C](?![a-zA-Z0-9]))*)"
+_JOIN = r"(?:[ \t]*(?:,|;|&|and|through|to|or|-|–|—|\.)){1,3}[ \t]*(?:items?[ \t]*)?"
+_HEADING = re.compile(
+    rf"^[^\S\n]*(?:[*•·>#|_\-–—][^\S\n]*)*(?:part[ \t]+i{{1,3}}v?\b[^\w\n]*)?"
+    rf"items?[^\S\n]*(?:no\.?[^\S\n]*)?[:#.\-–—]?[^\S\n]*({_NUMBER}(?:{_JOIN}{_NUMBER})*)(?-i:(?![a-z\d]))([^\n]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ONE_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
+_RANGE = re.compile(r"through|\bto\b|-|–|—", re.IGNORECASE)
+_AND_ITEM = re.compile(rf"(?:,|;|&|/|and)\s*items?[ \t]*({_NUMBER})[ \t]*[.:\-–—]", re.IGNORECASE)
+_PART = re.compile(r"^[^\w\n]*part[ \t]+(i{1,3}v?)\b(?![ \t]*,)([^\n]{0,80})$", re.IGNORECASE | re.MULTILINE)
+_PART_TITLE = re.compile(r"^\W*(?:(?:financial|other)[ \t]+information)?\W*\d{0,3}\W*$", re.IGNORECASE)
+_CONTINUED = re.compile(r"\bcont(?:inued|['’]d|\.)\W*$|\(continued\)", re.IGNORECASE)
+_REFERENCE = re.compile(
+    r"^\W{0,3}(?:[“\"‘]|,|(?:of|above|below|in|to|and|or|as|is|are|was|were|has|for|hereof|herein|with|contains?"
+    r"|describes?|includes?|under|which|may|will|shall)\b)"
+)
+_OF_THIS_REPORT = re.compile(
+    r"\b(?:of|in|to|with)\s+(?:this|our|the|its|such|that)\s+(?:\S+\s+){0,3}?(?:report|forms?|filing|10-[KQ])\b", re.I
+)
+_MID_SENTENCE = re.compile(
+    r"(?:,|[“(]|(?:^|[ \t])\"|\b(?:in|see|under|of|and|to|with|by|the|or|from|at|both|also|this|our|is|are|per))[ \t]*$"
+)
+_PAGE_NUMBER = re.compile(r"^\W*(?:page\W*)?(?:[A-Z]{1,2}-?)?(?:\d{1,3}|[ivx]{1,5})\W*$", re.IGNORECASE)
+_ENDS_WITH_PAGE = re.compile(
+    r"(?:\t|\.{2,}|…|[ .]{3,})[ .\t]*(?:[A-Z]{1,2}-?)?\d{1,3}(?:[ ]?[,\-–—&][ ]?(?:[A-Z]-?)?\d{1,3})*\W*$"
+)
+_HEADING_WITH_PAGE = re.compile(r"[\s.](?:[A-Z]{1,2}-?)?\d{1,3}(?:[ ]?[,\-–—&][ ]?\d{1,3})*\W{0,2}$")
+_CONTENTS_TITLE = re.compile(
+    r"^\W*(?:table of contents|index|page(?: no\.?| number)?|signatures?|exhibit index"
+    r"|index to exhibits|ex(?:hibit)?[ -]\d.{0,80})\W*$",
+    re.IGNORECASE,
+)
+_CONTENTS_BEFORE = re.compile(r"^[^\w\n]*(?:table of contents|index)[^\w\n]*$", re.IGNORECASE | re.MULTILINE)
+_SIGNATURES = re.compile(rf"^[^\w\n]*{'[ ]?'.join('signature')}[ ]?(?:\(?s\)?)?[^\w\n]*$", re.IGNORECASE | re.MULTILINE)
+_SIGNED = re.compile(r"pursuant|undersigned|duly|caused|authori[sz]ed|/s/|\bby\s*:", re.IGNORECASE)
+_PURSUANT = re.compile(
+    r"^[^\w\n]*pursuant +to +the +requirements? +of +(?:the|section)\b", re.IGNORECASE | re.MULTILINE
+)
+
+
+STRONG, WEAK, CONTINUED = 1.0, 0.4, 0.05
+"""Worth of a heading with a title of the form, of one without, of a repeated one ("Item 1. Business (Continued)")."""
+_ENOUGH_TEXT = 400
+_LONGEST_ENTRY = 4_000
+_SHORTEST_CONTENTS = 3
+_WORDS_OF_SIGNING, _NEAR = 160, 300
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A line that may open items.
+
+    Attributes:
+        start: of the line, in characters of the text.
+        end: of the line, or of the next one where the title stands on a line of its own.
+        numbers: the numbers it names, in its order: one, or several of a joint heading.
+        title: what follows the numbers.
+        part: "I" or "II", the last part of the form that a line before it names; "" when there is none.
+        worth: how likely it opens what it names, from how it is written.
+    """
+
+    start: int
+    end: int
+    numbers: tuple[str, ...]
+    title: str
+    part: str
+    worth: float
+
+
+@dataclass(frozen=True)
+class PartLine:
+    """A line that only names a part of the form: `part` is "I" to "IV"."""
+
+    start: int
+    end: int
+    part: str
+
+
+def find_parts(text: str) -> list[PartLine]:
+    """Every line that names a part and nothing else."""
+    return [
+        PartLine(match.start(), match.end(), match.group(1).upper())
+        for match in _PART.finditer(text)
+        if _PART_TITLE.match(match.group(2))
+    ]
+
+
+def find_headings(text: str, scheme: Scheme, parts: list[PartLine]) -> list[Heading]:
+    """Every line that may open an item, in order; lines that go on with a sentence about an item are none."""
+    found = []
+    at, part = 0, ""
+    for match in _HEADING.finditer(text):
+        while at < len(parts) and parts[at].start <= match.start():
+            part = parts[at].part
+            at += 1
+        heading = _heading(text, match, scheme, part)
+        if heading is not None:
+            found.append(heading)
+    return found
+
+
+def _heading(text: str, match: re.Match[str], scheme: Scheme, part: str) -> Heading | None:
+    rest = match.group(2)
+    numbers = _numbers(match.group(1), scheme)
+    if not numbers or _REFERENCE.match(rest) or _goes_on(text, match.start()):
+        return None
+    sentence = rest[:160].split(". ")[0] if len(rest) > 1 else rest
+    if _OF_THIS_REPORT.search(sentence) and not _HEADING_WITH_PAGE.search(rest):
+        return None
+    another = _AND_ITEM.search(rest[:160])
+    if another:
+        numbers += tuple(number for number in _numbers(another.group(1), scheme) if number not in numbers)
+    title, end = rest.strip(" \t.:;-–—()*"), match.end()
+    if not title:
+        title, end = _next_line(text, match.end())
+    known = any(pattern.match(title.lstrip('[(“" \t')) or pattern.match(title) for pattern in scheme.titles.values())
+    sub_item = re.match(r"[ \t]?\([a-z1-9]\)", rest) is not None
+    worth = CONTINUED if _CONTINUED.search(rest) else STRONG if known and not sub_item else WEAK
+    own_part = re.match(r"[^\w\n]*part[ \t]+(i{1,3}v?)\b", match.group(), re.IGNORECASE)
+    return Heading(match.start(), end, numbers, title, own_part.group(1).upper() if own_part else part, worth)
+
+
+def _goes_on(text: str, start: int) -> bool:
+    """Whether the line before `start` ends in the middle of a sentence, so that this one is no heading."""
+    before = text[max(0, start - 200) : start]
+    line = before[:-1].rsplit("\n", 1)[-1] if before.endswith("\n") else ""
+    return bool(_MID_SENTENCE.search(line)) and not line.isupper()
+
+
+def _next_line(text: str, at: int) -> tuple[str, int]:
+    """The next line with text after `at`, within two lines, and its end; nothing when it is another heading."""
+    match = re.compile(r"\n(?:[^\S\n]*\n)?([^\n]{1,300})").match(text, at)
+    if match is None or _HEADING.match(match.group(1)) or _PAGE_NUMBER.match(match.group(1)):
+        return "", at
+    return match.group(1).strip(), match.end()
+
+
+def _numbers(written: str, scheme: Scheme) -> tuple[str, ...]:
+    """Numbers of the form in `written` ("1A", "1 and 2", "1 through 4, 6"), normalised, none twice."""
+    matches = list(_ONE_NUMBER.finditer(written))
+    found: list[str] = []
+    for before, match in zip([None, *matches], matches, strict=False):
+        number = re.sub(r"[\s()]", "", match.group()).upper().removesuffix("T")
+        if before is not None and _RANGE.search(written[before.end() : match.start()]) and found:
+            found += _between(found[-1], number, scheme)
+        if scheme.keys(number):
+            found.append(number)
+        elif before is None:
+            return ()
+    return tuple(dict.fromkeys(found))
+
+
+def _between(first: str, last: str, scheme: Scheme) -> Iterator[str]:
+    """Whole numbers strictly between two, as in "Items 10 through 13"."""
+    if first.isdigit() and last.isdigit():
+        yield from (str(n) for n in range(int(first) + 1, int(last)) if scheme.keys(str(n)))
+
+
+def body_lengths(text: str, headings: list[Heading]) -> list[int]:
+    """Characters from each heading's end to the next heading, or to the end of the text."""
+    ends = [*(heading.start for heading in headings), len(text)][1:]
+    return [max(0, end - heading.end) for heading, end in zip(headings, ends, strict=True)]
+
+
+def without_contents(text: str, headings: list[Heading]) -> list[Heading]:
+    """`headings` without those of tables of contents.
+
+    Three or more headings in a row with nothing between them but page numbers, entries that end with one, and words of
+    titles are a table of contents, with the one that ends it. Such a heading goes when its number stands elsewhere
+    too, or when most of the table ends with page numbers; a filing that has only one-line items keeps them.
+    """
+    lengths = body_lengths(text, headings)
+    thin = [_is_thin(text, heading, length) for heading, length in zip(headings, lengths, strict=True)]
+    paged = [bool(_HEADING_WITH_PAGE.search(text[heading.start : heading.end])) for heading in headings]
+    entries: set[int] = set()
+    certain: set[int] = set()
+    at = 0
+    while at < len(headings):
+        stop = at
+        while stop < len(headings) and thin[stop]:
+            stop += 1
+        run = _table(text, headings, at, stop, paged)
+        entries.update(run)
+        if 2 * sum(paged[n] for n in run) >= len(run):
+            certain.update(run)
+        at = stop + 1
+    elsewhere = {number for n, heading in enumerate(headings) if n not in entries for number in heading.numbers}
+    return [
+        heading
+        for n, heading in enumerate(headings)
+        if n not in entries or (n not in certain and not elsewhere.issuperset(heading.numbers))
+    ]
+
+
+def _table(text: str, headings: list[Heading], at: int, stop: int, paged: list[bool]) -> range:
+    """The headings of one table of contents: the thin ones `at` … `stop` − 1 and the one after them that ends it."""
+    titled = _CONTENTS_BEFORE.search(text, max(0, headings[at].start - _NEAR), headings[at].start) is not None
+    numbers = {number for heading in headings[at:stop] for number in heading.numbers}
+    mostly_paged = 2 * sum(paged[at:stop]) >= stop - at
+    ends = stop < len(headings) and numbers.isdisjoint(headings[stop].numbers) and (paged[stop] or not mostly_paged)
+    table = range(at, stop + 1 if ends else stop)
+    return table if stop > at and len(table) >= _SHORTEST_CONTENTS - titled else range(0)
+
+
+def _is_thin(text: str, heading: Heading, length: int) -> bool:
+    if length > _LONGEST_ENTRY:
+        return False
+    body = text[heading.end : heading.end + length]
+    return all(_is_entry(line.strip()) for line in body.split("\n"))
+
+
+def _is_entry(line: str) -> bool:
+    if not line or _PAGE_NUMBER.match(line) or _CONTENTS_TITLE.match(line) or _PART.match(line):
+        return True
+    return len(line) < 300 and (_ENDS_WITH_PAGE.search(line) is not None or not after_title(line))
+
+
+def with_text(heading: Heading, length: int) -> float:
+    """Worth of a heading, a little more when text follows it: of two equal lists of items the one with text wins."""
+    return heading.worth * (1.0 + 0.25 * min(1.0, length / _ENOUGH_TEXT))
+
+
+def without_furniture(text: str, start: int, end: int) -> int:
+    """`end` moved back over blanks, page numbers and links to the contents, but not before `start`."""
+    while end > start:
+        end = len(text[start:end].rstrip()) + start
+        line = text.rfind("\n", start, end) + 1
+        if line <= start or not (_PAGE_NUMBER.match(text[line:end]) or _CONTENTS_BEFORE.match(text[line:end])):
+            return end
+        end = line
+    return start
+
+
+def keys_of(heading: Heading, scheme: Scheme) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Names that a heading may stand for, in the order of the form, and how well its part and title agree with them."""
+    if len(scheme.titles) == 1:
+        yield tuple(sorted(heading.numbers, key=scheme.names.index)), 1.0
+        return
+    said = {part for part in PARTS if scheme.titles[part].match(heading.title.lstrip('[(“" \t'))}
+    for part in PARTS:
+        names = tuple(f"{part}.{number}" for number in heading.numbers if f"{part}.{number}" in scheme.names)
+        if names and (part in said or not said):
+            yield tuple(sorted(names, key=scheme.names.index)), 1.1 if heading.part == part else 1.0
+
+
+def end_of_report(text: str, start: int) -> int:
+    """Where the report ends after `start`: at its signatures, else at the end of the text.
+
+    A line "SIGNATURES" of a table of contents is none: the words by which a report is signed must follow at once.
+    """
+    for match in _SIGNATURES.finditer(text, start):
+        if _SIGNED.search(text, match.end(), match.end() + _WORDS_OF_SIGNING):
+            return match.start()
+    pursuant = _PURSUANT.search(text, start)
+    return pursuant.start() if pursuant else len(text)

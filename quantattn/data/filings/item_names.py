@@ -1,0 +1,131 @@
+"""The items of Forms 10-K, 10-Q and 8-K: their names, their order, and how their titles begin.
+
+A name is the item's number as the form writes it: "1A", "7"; with its part on a 10-Q: "I.2", "II.1A"; "5.02" on an 8-K
+since August 2004, "5" before. Titles changed over the years and an item's number with them (Item 14 of a 10-K was
+"Exhibits" before 2003), so a title only says that a line is a heading of the form, not which one; on a 10-Q it says
+the part too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from quantattn.data.filings.forms import family
+
+PARTS = ("I", "II")
+"""Parts of a 10-Q, both of which count their items from 1."""
+
+_NAMES_10K = "1 1A 1B 1C 2 3 4 4A 5 6 7 7A 8 8A 8B 9 9A 9B 9C 10 11 12 13 14 15 16"
+_10K_OPTIONAL = frozenset(("4A", "8A", "8B"))
+"""Items of some forms only: 4A (executive officers, by General Instruction G), 8A and 8B (10-KSB)."""
+_NAMES_10Q = "I.1 I.2 I.3 I.4 II.1 II.1A II.2 II.3 II.4 II.5 II.6 II.7"
+_10Q_OPTIONAL = frozenset(("II.7",))
+_NAMES_8K = """
+1 2 3 4 5 6 7 8 9 10 11 12
+1.01 1.02 1.03 1.04 1.05 2.01 2.02 2.03 2.04 2.05 2.06 3.01 3.02 3.03 4.01 4.02
+5.01 5.02 5.03 5.04 5.05 5.06 5.07 5.08 6.01 6.02 6.03 6.04 6.05 6.06 7.01 8.01 9.01
+"""
+
+_TITLES_10K = (
+    r"(?:description of (?:the )?)?(?:general )?business|risk factors|unresolved|cyber|(?:description of )?propert"
+    r"|legal proceeding|submission of matters|mine safety|\W?removed|\W?reserved|executive officers|market "
+    r"|selected |management.{0,3}s? discussion|plan of operation|quantitative|qualitative|(?:consolidated )?financial "
+    r"|changes in|disagreements|controls|evaluation of|other (?:information|events)|disclosures? (?:regarding|about)"
+    r"|directors|executive compensation|compensation of|remuneration|security ownership|certain relation"
+    r"|principal account|accountant|exhibit|index to exhibit|form 10-k|summary|schedules|none\b|not applicable|omitted"
+)
+_TITLES_10Q_I = (
+    r"(?:(?:condensed|consolidated|interim|unaudited|combined)\W+)*financial (?:statement|information)"
+    r"|management.{0,3}s? discussion|quantitative|qualitative|(?:disclosure )?controls|evaluation of disclosure"
+)
+_TITLES_10Q_II = (
+    r"legal proceeding|risk factors|unregistered|changes? in|issuer|(?:use|recent sales|repurchase|purchase)"
+    r"|defaults? upon|submission of|mine safety|\W?removed|\W?reserved|other information|exhibits?\b|market for"
+)
+_TITLES_8K = (
+    r"entry into|termination of|bankruptcy|mine safety|material cybersecurity|completion of|results of operation"
+    r"|creation of|triggering|costs? associated|material impairment|notice of|unregistered|material modification"
+    r"|changes? (?:in|of)|non-?reliance|departure|(?:election|resignation|appointment)|amendments?|temporary"
+    r"|shareholder|submission of|abs |securities act|failure|regulation fd|other (?:event|material)"
+    r"|financial (?:statement|info)|exhibits?\b|acquisition|sales? of|press release|pro forma|dismissal|static pool"
+    r"|alternative|none\b|not applicable"
+)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The items of one form.
+
+    Attributes:
+        names: all names, in the order of the form.
+        expected: those whose absence is worth telling; none for an 8-K, which states only what happened.
+        ordered: whether items follow one another in the order of the form.
+        titles: pattern of how a title begins, the part of a 10-Q → its own.
+    """
+
+    names: tuple[str, ...]
+    expected: tuple[str, ...]
+    ordered: bool
+    titles: dict[str, re.Pattern[str]]
+
+    def keys(self, number: str) -> tuple[str, ...]:
+        """Names that a number in a heading may stand for: two for the items of a 10-Q, none when the form has none."""
+        if len(self.titles) == 1:
+            return (number,) if number in self.names else ()
+        return tuple(f"{part}.{number}" for part in PARTS if f"{part}.{number}" in self.names)
+
+
+def _scheme(listed: str, optional: frozenset[str], ordered: bool, **titles: str) -> Scheme:
+    names = tuple(listed.split())
+    expected = tuple(name for name in names if name not in optional)
+    patterns = {part: re.compile(pattern, re.IGNORECASE) for part, pattern in titles.items()}
+    return Scheme(names, expected, ordered, patterns)
+
+
+_SCHEMES = {
+    "10-K": _scheme(_NAMES_10K, _10K_OPTIONAL, True, any=_TITLES_10K),
+    "10-Q": _scheme(_NAMES_10Q, _10Q_OPTIONAL, True, I=_TITLES_10Q_I, II=_TITLES_10Q_II),
+    "8-K": _scheme(_NAMES_8K, frozenset(_NAMES_8K.split()), False, any=_TITLES_8K),
+}
+
+# Words of titles in full: a line of these alone continues a title; it is no text of the item.
+_TITLE_WORDS = """
+a about account accountant accountants accounting acquisition act agreement amendment amendments an analysis and
+appointment articles assets audit bankruptcy beneficial business bylaws certain certifying change changes code
+comments common company compensation compensatory completion condition consolidated control controls corporate
+creation cybersecurity data default defaults definitive departure description director directors disagreements
+disclosure disclosures discussion disposition election entry equity ethics event events executive exhibit exhibits
+factors failure fd fees financial fiscal for foreign form governance holders in incorporation independence independent
+information inspections interim into issued issuer item items jurisdictions legal listing management market material
+matters member mine modification non obligation of off officer officers on operation operations other owners ownership
+prevent principal procedures proceedings proceeds properties property provision public purchases qualitative
+quantitative quarterly receivership regarding registered registrant regulation related relationships reliance report
+reports results review rights risk safety sale sales schedule schedules securities security selected senior services
+shareholder shareholders sheet staff standard statement statements stock stockholder stockholders submission summary
+supplemental supplementary supporting termination that the to transactions transfer trust under unregistered
+unresolved upon use vote with year
+"""
+_WORDS = frozenset(_TITLE_WORDS.split())
+_WORD = re.compile(r"[a-z]+", re.IGNORECASE)
+
+
+def scheme_of(form: str) -> Scheme:
+    """The items of a form and its variants and amendments ("10-K405/A").
+
+    Raises:
+        ValueError: a form of another family than 10-K, 10-Q and 8-K.
+    """
+    kind = family(form)
+    if kind is None:
+        raise ValueError(f"items are known of {', '.join(_SCHEMES)} and their variants; got form {form!r}")
+    return _SCHEMES[kind]
+
+
+def after_title(line: str) -> str:
+    """What follows the words of a title at the start of `line`: its first other word and all after it."""
+    for match in _WORD.finditer(line):
+        word = match.group().lower()
+        if word not in _WORDS and not (len(word) == 1 and line[match.start() - 1 : match.start()] in ("'", "’", "-")):
+            return line[match.start() :]
+    return ""
