@@ -214,8 +214,7 @@ def _unpacked(path: Path) -> Iterator[bytes]:
         file.seek(0)
         if magic[:4] == _SKIPPABLE and magic[8:11] == b"DBZ":
             raise DamagedDbn(
-                f"{path.name} is DBZ, the container before DBN; convert it with the vendor's tool: dbn {path.name} "
-                f"--output {path.stem}.dbn.zst"
+                f"{path.name} is DBZ, the container before DBN, which is not read; get the file again as DBN"
             )
         try:
             if magic[:4] == _ZSTD:

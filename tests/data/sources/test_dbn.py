@@ -281,3 +281,11 @@ def test_real_vectors(realdata: Path) -> None:
     assert "holds the schema imbalance" in refusal(folder / "test_data.imbalance.dbn")
     assert "is DBZ, the container before DBN" in refusal(folder / "test_data.mbo.dbz")
     assert SOURCES["databento"] is scan_dbn
+
+
+@pytest.mark.parametrize("schema", ["mbo", "mbp-1", "trades"])
+def test_a_file_without_records_is_an_empty_table(tmp_path: Path, schema: str) -> None:
+    source = scan_dbn(write(tmp_path, header(schema)))
+    assert check(source.frame.collect(), Trades if schema == "trades" else BookEvents).height == 0
+    assert source.report.rows_read == 0
+    assert source.instruments == ()
