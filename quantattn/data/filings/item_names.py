@@ -122,6 +122,11 @@ def scheme_of(form: str) -> Scheme:
     return _SCHEMES[kind]
 
 
+def known_names() -> frozenset[str]:
+    """Names of all items of all forms."""
+    return frozenset(name for scheme in _SCHEMES.values() for name in scheme.names)
+
+
 def after_title(line: str) -> str:
     """What follows the words of a title at the start of `line`: its first other word and all after it."""
     for match in _WORD.finditer(line):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from quantattn.data.filings.item_table import item_names, select_items
 from quantattn.data.filings.labels import closes_without_session, label_filings, require_returns
 from quantattn.data.filings.prices import Prices, match_tickers
 from quantattn.data.filings.tokenizer import BEGIN, END, FilingTokenizer, require_vocabulary_size
@@ -42,6 +43,7 @@ def prepare_filings(
     history: int | None = None,
     split: SplitPlan | None = None,
     fold: int = -1,
+    items: Sequence[object] | None = None,
     vocabulary_size: int = 8_192,
     max_seq_len: int = 8_192,
     on_long: OnLong = "error",
@@ -62,6 +64,7 @@ def prepare_filings(
         history: sessions that the history feature looks back; `horizon` when not given.
         split: how time is cut, its parts in order; `WalkForward()` when not given.
         fold: which of its folds, the last by default.
+        items: names of items (1A, 7, II.1A, 5.02) whose text alone is read; all of it when not given. See `select_items`.
         vocabulary_size: tokens of the BPE at most.
         max_seq_len: tokens of a sequence at most, begin and end included.
         on_long: what becomes of a longer filing: "error"; "window": it is cut into windows of at most `max_seq_len`
@@ -77,12 +80,15 @@ def prepare_filings(
             rows, a filing that is too long.
         LeakError: the audit found a leak.
     """
-    check_filings(objective, prices, tickers, horizon, history, vocabulary_size, on_long)
+    check_filings(objective, prices, tickers, horizon, history, vocabulary_size, on_long, items)
     cut = split or WalkForward()
     if not cut.in_order:
         raise ValueError("filings need a split whose parts follow one another in time, such as walk_forward or by_day")
     filings = source.frame.collect()
-    table, counts, dropped = _with_labels(filings, objective, prices, tickers, horizon, history)
+    read, counts, without_items = select_items(filings, item_names(items)) if items is not None else (filings, {}, {})
+    table, labelled, dropped = _with_labels(read, objective, prices, tickers, horizon, history)
+    counts = labelled | counts | {"filings": filings.height}
+    dropped |= without_items
     folds = cut.split(_intervals(table))
     chosen = choose(folds, fold)
     until = _end_of_training(table, chosen)
@@ -124,6 +130,7 @@ def check_filings(
     history: int | None = None,
     vocabulary_size: int = 8_192,
     on_long: str = "error",
+    items: Sequence[object] | None = None,
     **_: object,
 ) -> None:
     """Refuse settings of `prepare_filings` that no data could be prepared with; of prices and tickers only if given.
@@ -135,6 +142,8 @@ def check_filings(
         if value not in get_args(known):
             raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
     require_vocabulary_size(vocabulary_size)
+    if items is not None:
+        item_names(items)
     if objective == "masked":
         return
     if prices is None or tickers is None:

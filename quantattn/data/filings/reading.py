@@ -5,6 +5,7 @@ Nothing is guessed: what a file and the index do not state stays unknown, and th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from quantattn.data.filings.forms import family, form_on_cover, is_amendment
 from quantattn.data.filings.index import FilingIndex, IndexEntry
 from quantattn.data.filings.markup import MarkupPool, Refused
 from quantattn.data.filings.submission import (
+    Submission,
     find_accession,
     has_header,
     is_wrapped_document,
@@ -40,6 +42,8 @@ NO_TIME = "no acceptance time"
 DUPLICATE = "duplicate accession"
 UNREADABLE = "unreadable"
 
+_EXHIBIT_13 = re.compile(r"EX-13(?:\b|\.)")
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -53,6 +57,8 @@ class Reading:
         event_time, available_time: accepted and public, nanoseconds UTC.
         time_source: where the time stood.
         text: text of the main document.
+        annual_report: text of Exhibit 13, when items are asked for and the submission has it.
+        report_detail: why Exhibit 13 has no text although it is there.
         share: visible characters kept / visible characters of the source.
         parts_skipped: uuencoded parts.
         status: `OK`, or the reason for which the file is set aside.
@@ -71,6 +77,8 @@ class Reading:
     available_time: int | None = None
     time_source: str | None = None
     text: str | None = None
+    annual_report: str | None = None
+    report_detail: str = ""
     share: float | None = None
     parts_skipped: int = 0
     status: str = OK
@@ -86,6 +94,7 @@ class ReadingOptions:
     forms: tuple[str, ...]
     filing_dates: bool
     max_bytes: int
+    items: bool = False
 
 
 class _SetAside(Exception):
@@ -100,9 +109,11 @@ def read_filing(file: Path, name: str, options: ReadingOptions, pool: MarkupPool
     """Everything about a file but its times and its filer, which `finish` decides; never raises for its content."""
     read = Reading(file=name)
     try:
-        read, body = _recognise(file, read, options)
+        read, body, report = _recognise(file, read, options)
         _require_family(read, options)
         read = _with_text(read, body, pool)
+        if report is not None:
+            read = _with_annual_report(read, report, pool)
         read = _with_cover(read)
         _require_family(read, options)
         return read
@@ -125,11 +136,12 @@ def finish(read: Reading, options: ReadingOptions) -> Reading:
         return replace(read, status=UNREADABLE, detail=str(error))
 
 
-def _recognise(file: Path, read: Reading, options: ReadingOptions) -> tuple[Reading, str]:
-    """What the file is, what its header or its index entry says, and the body of its main document."""
+def _recognise(file: Path, read: Reading, options: ReadingOptions) -> tuple[Reading, str, str | None]:
+    """What the file is, what its header or index entry says, the body of its main document, that of Exhibit 13."""
     content = read_bytes(file, options.max_bytes)
     read = replace(read, accession=find_accession(file.name))
     text = decode(content)
+    report = None
     if has_header(text) or is_wrapped_document(text):
         submission = parse_submission(text)
         main, header = submission.main(), submission.header
@@ -157,6 +169,7 @@ def _recognise(file: Path, read: Reading, options: ReadingOptions) -> tuple[Read
         if not main.ended:
             raise ValueError("the main document has no end: no closing tag follows it, so the file stops early")
         body = unwrap(main.body)
+        report = _annual_report(submission) if options.items else None
     elif content[:5] == b"%PDF-" or "\x00" in text[:1024]:
         raise _SetAside(NOT_A_FILING, "binary", read)
     elif is_html(text):
@@ -165,7 +178,13 @@ def _recognise(file: Path, read: Reading, options: ReadingOptions) -> tuple[Read
         raise _SetAside(NOT_A_FILING, "JSON, which carries no acceptance time", read)
     else:
         raise _SetAside(NOT_A_FILING, "neither an EDGAR header nor HTML", read)
-    return _with_index(read, file, options), body
+    return _with_index(read, file, options), body, report
+
+
+def _annual_report(submission: Submission) -> str | None:
+    """Exhibit 13, the annual report to shareholders, in as many documents as it has; None when there is none."""
+    bodies = [unwrap(document.body) for document in submission.documents if _EXHIBIT_13.match(document.type)]
+    return "\n".join(bodies) or None
 
 
 def _dated(read: Reading, accepted: str | None, filed: str | None) -> Reading:
@@ -228,6 +247,17 @@ def _with_text(read: Reading, body: str, pool: MarkupPool) -> Reading:
         form=read.form or form,
         entity=read.entity or (pad_cik(cik) if cik else None),
     )
+
+
+def _with_annual_report(read: Reading, body: str, pool: MarkupPool) -> Reading:
+    """`read` with the text of Exhibit 13; one that cannot be read is told, and leaves the filing as it is."""
+    body, _ = drop_uuencoded(body)
+    if not is_html(body):
+        return replace(read, annual_report=plain_text(body) or None)
+    rendered = pool.render(body)
+    if isinstance(rendered, Refused):
+        return replace(read, report_detail=f"Exhibit 13: {rendered.reason} ({rendered.detail})")
+    return replace(read, annual_report=rendered.text)
 
 
 def _with_cover(read: Reading) -> Reading:

@@ -18,6 +18,7 @@ import polars as pl
 
 from quantattn.data.filings.forms import FAMILIES, family, is_amendment
 from quantattn.data.filings.index import FilingIndex, Zone, read_index
+from quantattn.data.filings.item_table import item_column
 from quantattn.data.filings.markup import Limits, MarkupPool
 from quantattn.data.filings.reading import DUPLICATE, OK, UNREADABLE, Reading, ReadingOptions, finish, read_filing
 from quantattn.data.filings.submission import pad_cik
@@ -49,6 +50,7 @@ def scan_filings(
     filers: Mapping[str, str] | None = None,
     forms: tuple[str, ...] = FAMILIES,
     filing_dates: Literal["set_aside", "latest"] = "set_aside",
+    items: bool = False,
     on_bad: Literal["quarantine", "refuse"] = "quarantine",
     limits: Limits | None = None,
     workers: int | None = None,
@@ -68,6 +70,9 @@ def scan_filings(
         filing_dates: what to do with a filing of which only the filing date is known (headers before 2000, indexes):
             "set_aside", or "latest": count it as accepted at 22:00 New York of that date, the last moment possible,
             hence public on the next business day.
+        items: whether to cut each text into the items of its form: two more columns, `items` (a list of `ITEM`, where
+            each stands and how, see `quantattn.data.filings.items`) and `annual_report` (text of Exhibit 13, in which
+            items that are handed to it are followed; null where there is none).
         on_bad: "quarantine" sets aside what cannot be read; "refuse" raises at the first such file.
         limits: what parsing one document may cost.
         workers: parsing children; 2 at most by default.
@@ -92,6 +97,7 @@ def scan_filings(
         forms=forms,
         filing_dates=filing_dates == "latest",
         max_bytes=int(4 * limits.size_mib * 2**20),
+        items=items,
     )
     workers = workers or min(2, os.cpu_count() or 1)
     with MarkupPool(limits, workers) as pool, ThreadPoolExecutor(workers) as threads:
@@ -102,7 +108,7 @@ def scan_filings(
             if on_bad == "refuse":
                 raise ValueError(f"{read.file}: {read.detail}")
             _LOG.warning("%s is set aside: %s", read.file, read.detail)
-    return _source(reads, {_name(file, root): file_sha256(file) for file in files})
+    return _source(reads, {_name(file, root): file_sha256(file) for file in files}, items)
 
 
 def summary(source: FilingSource) -> pl.DataFrame:
@@ -153,7 +159,7 @@ def _without_duplicates(reads: list[Reading]) -> list[Reading]:
     return kept
 
 
-def _source(reads: list[Reading], hashes: Mapping[str, str]) -> FilingSource:
+def _source(reads: list[Reading], hashes: Mapping[str, str], items: bool) -> FilingSource:
     table = pl.DataFrame(
         [_row(number, read) for number, read in enumerate(reads)],
         schema={
@@ -161,12 +167,17 @@ def _source(reads: list[Reading], hashes: Mapping[str, str]) -> FilingSource:
             **{"form": pl.String, "accession": pl.String, "text": pl.String, "family": pl.String},
             **{"amendment": pl.Boolean, "company": pl.String, "ciks": pl.List(pl.String), "accepted_text": pl.String},
             **{"time_source": pl.String, "n_chars": pl.Int64, "share": pl.Float64, "file": pl.String},
+            **{"annual_report": pl.String},
             **{"kind": pl.String, "parts_skipped": pl.Int64, "status": pl.String, "detail": pl.String},
         },
         orient="row",
     )
     kept = table.filter(pl.col("status") == OK).drop("kind", "parts_skipped", "status", "detail")
     kept = kept.with_columns(pl.col("accession").fill_null(pl.col("file"))).sort(CANONICAL_ORDER, maintain_order=True)
+    if items:
+        kept = kept.with_columns(item_column(kept["form"], kept["text"], kept["annual_report"]))
+    else:
+        kept = kept.drop("annual_report")
     aside = Counter(read.status for read in reads if read.status != OK)
     report = SourceReport(
         rows_read=kept.height,
@@ -188,7 +199,8 @@ def _row(number: int, read: Reading) -> tuple[object, ...]:
         *(form, read.accession, read.text, family(form) if form else None),
         *(is_amendment(form) if form else None, read.company, list(read.ciks), read.accepted_text),
         *(read.time_source, len(read.text) if read.text is not None else None, read.share, read.file),
-        *(read.kind, read.parts_skipped, read.status, read.detail),
+        read.annual_report,
+        *(read.kind, read.parts_skipped, read.status, read.detail or read.report_detail),
     )
 
 
@@ -200,6 +212,9 @@ def _notes(table: pl.DataFrame) -> tuple[str, ...]:
     dates = table.filter((pl.col("status") == OK) & pl.col("time_source").str.ends_with("filing date")).height
     if dates:
         notes.append(f"{dates} filings are dated by their filing date alone, as if accepted at 22:00 New York of it")
+    unread = table.filter((pl.col("status") == OK) & pl.col("detail").str.starts_with("Exhibit 13")).height
+    if unread:
+        notes.append(f"{unread} annual reports (Exhibit 13) could not be read; items are not followed into them")
     skipped = int(table["parts_skipped"].sum())
     if skipped:
         notes.append(f"{skipped} uuencoded parts were skipped")

@@ -1,0 +1,101 @@
+"""Items of many filings: a column that says where they stand, a table of how many stand how, a choice of some."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from quantattn.data.filings.item_names import known_names
+from quantattn.data.filings.items import STATUSES, Items, items_of
+
+NONE_OF_THEM = "none of the items asked for"
+TAKEN_WHOLE = "filings without a recognised item, taken whole"
+
+ITEM = pl.Struct(
+    {
+        **{"name": pl.String, "status": pl.String, "start": pl.Int64, "end": pl.Int64},
+        **{"report_start": pl.Int64, "report_end": pl.Int64},
+    }
+)
+"""One item: its slice of `text`, and its slice of `annual_report` where it was followed there; null where missing.
+The items of a joint heading have the same slice."""
+
+
+def item_rows(items: Items) -> list[dict[str, str | int | None]]:
+    """The items of one filing in the order of its text, then the missing ones, as values of `ITEM`."""
+    rows: list[dict[str, str | int | None]] = []
+    for section in items.sections:
+        first, last = section.report or (None, None)
+        place = {"start": section.start, "end": section.end, "report_start": first, "report_end": last}
+        rows += [{"name": name, "status": section.status, **place} for name in section.names]
+    missing = dict.fromkeys(("start", "end", "report_start", "report_end"))
+    present = {row["name"] for row in rows}
+    return rows + [
+        {"name": name, "status": status, **missing} for name, status in items.status.items() if name not in present
+    ]
+
+
+def item_column(forms: Iterable[str], texts: Iterable[str], reports: Iterable[str | None]) -> pl.Series:
+    """`items`, a list of `ITEM` for every filing."""
+    triples = zip(forms, texts, reports, strict=True)
+    return pl.Series(
+        "items", [item_rows(items_of(text, form, report)) for form, text, report in triples], pl.List(ITEM)
+    )
+
+
+def item_summary(filings: pl.DataFrame) -> pl.DataFrame:
+    """How the items of a table with `family` and `items` stand: one row a family and item, a count for each status."""
+    long = filings.select("family", "items").explode("items").unnest("items").filter(pl.col("name").is_not_null())
+    counts = [pl.col("status").eq(status).sum().cast(pl.Int64).alias(status.replace(" ", "_")) for status in STATUSES]
+    order = pl.col("name").str.extract(r"(\d+)").cast(pl.Int64)
+    part = pl.col("name").str.extract(r"^(I+)\.")
+    return long.group_by("family", "name").agg(counts).sort("family", part, order, "name", nulls_last=True)
+
+
+def item_names(asked: Sequence[object]) -> tuple[str, ...]:
+    """Names of items as text: in YAML, 7 is a number and 5.02 another.
+
+    Raises:
+        ValueError: none, or one that is no item of any form.
+    """
+    names = tuple(dict.fromkeys(str(name).strip().upper() for name in asked))
+    strange = [name for name in names if name not in known_names()]
+    if strange or not names:
+        raise ValueError(
+            f"items must be names such as 1A (10-K), II.1A (10-Q) or 5.02 (8-K), got {', '.join(strange) or 'none'}"
+        )
+    return names
+
+
+def select_items(filings: pl.DataFrame, names: Sequence[str]) -> tuple[pl.DataFrame, dict[str, int], dict[str, int]]:
+    """`filings` with the text of some items in place of the whole.
+
+    Args:
+        filings: with `form` and `text`; with `annual_report`, items handed to Exhibit 13 are followed there.
+        names: see `item_names`; each is looked for in the forms that have it.
+
+    Returns:
+        The filings that have one of the items or in which no item at all was recognised (these keep their whole text);
+        counts by item and status, and of the filings taken whole; how many were dropped because they have none.
+
+    Raises:
+        ValueError: no filing has one of them.
+    """
+    reports = filings["annual_report"] if "annual_report" in filings.columns else [None] * filings.height
+    counts: Counter[str] = Counter()
+    texts: list[str] = []
+    for form, text, report in zip(filings["form"], filings["text"], reports, strict=True):
+        items = items_of(text, form, report)
+        status = items.status
+        counts.update(f"item {name} {status[name]}" for name in names if name in status)
+        counts[TAKEN_WHOLE] += not items.sections
+        texts.append(items.select(names) if items.sections else text)
+    kept = filings.with_columns(text=pl.Series(texts, dtype=pl.String)).filter(pl.col("text") != "")
+    if "n_chars" in kept.columns:
+        kept = kept.with_columns(n_chars=pl.col("text").str.len_chars().cast(pl.Int64))
+    dropped = filings.height - kept.height
+    if dropped and not kept.height:
+        raise ValueError(f"none of {dropped} filings has one of the items {', '.join(names)}")
+    return kept, dict(sorted((+counts).items())), {NONE_OF_THEM: dropped} if dropped else {}
