@@ -24,7 +24,7 @@ from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
 from quantattn.learn.files import write_text
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-BENCHMARKS = ("attention", "encoder", "generations", "memory", "tune")
+BENCHMARKS = ("attention", "encoder", "generations", "loader", "memory", "tune")
 PICTURES = {
     "attention": ("quantattn.evaluate.speeds", "draw_speeds"),
     "generations": ("quantattn.evaluate.generations", "draw_generations"),
@@ -57,6 +57,8 @@ def measure(config: DictConfig) -> int:
         return _generations(settings, Console())
     if name == "encoder":
         return _encoder(settings, Console())
+    if name == "loader":
+        return _loader(settings, Console())
     if not torch.cuda.is_available():
         raise ValueError("timings count only on a GPU, and torch sees no CUDA device here")
     console = Console()
@@ -121,6 +123,22 @@ def _encoder(settings: dict[str, Any], console: Console) -> int:
         raise ValueError("nothing could be begun; the reasons stand above")
     console.print(f"written: {path}")
     return FAILED if any(row.failed for row in rows) else DONE
+
+
+def _loader(settings: dict[str, Any], console: Console) -> int:
+    from quantattn.cli.benchmarks import loader
+
+    rows = []
+    for row in loader.benchmark(settings["loader"], console.print):
+        rows.append(row)
+        console.print(
+            f"{row.impl}: {row.ms:.2f} ms a batch, {row.sequences_per_s:,} sequences/s, {row.tokens_per_s:,} tokens/s, "
+            f"{row.padding:.0%} padding, peak {row.peak_mib:,.0f} MiB, {row.times:.1f} × padded",
+            soft_wrap=True,
+        )
+    # The host's memory and processor are measured, whatever else it has.
+    console.print(f"written: {write_rows(rows, Path(settings['results']), 'loader', 'cpu')}")
+    return DONE
 
 
 def _generations(settings: dict[str, Any], console: Console) -> int:

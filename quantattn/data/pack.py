@@ -1,14 +1,13 @@
 """Token tables → sequences → packed batches. Pure numpy up to the last step, so loader workers may be spawned freely.
 
-There is no padding, hence nothing to gain from putting sequences of one length together, and a batch stays a random
-sample. What a token budget can waste is the room left at the end of a batch; `plan` keeps that small.
+Which sequences go into which batch: `quantattn.data.plan`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
 import numpy as np
@@ -17,13 +16,14 @@ import torch
 from torch import Tensor
 
 from quantattn.batch import PackedBatch
+from quantattn.data.plan import plan as plan
+from quantattn.data.plan import shard as shard
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.generic]
 Layout = Literal["each", "chunks", "windows", "document"]
 
 LONG = 64  # tokens of a sequence on average from which on `pack` copies runs
-OPEN_BATCHES = 32  # how many unfinished batches `plan` keeps while it looks for room
 
 
 @dataclass(frozen=True)
@@ -179,21 +179,25 @@ class SequenceSet:
         chosen = np.asarray(indices, np.int64)
         lengths = self.lengths[chosen]
         cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+        total = int(cu_seqlens[-1])
         # Long runs are copied whole; of short ones every row is looked up, which costs less than a copy each.
         bounds = list(zip(self.start[chosen].tolist(), self.stop[chosen].tolist(), strict=True))
-        in_runs = len(chosen) > 0 and int(cu_seqlens[-1]) >= LONG * len(chosen)
-        rows = None if in_runs else _ranges(self.start[chosen], lengths, cu_seqlens)
+        rows = None if total >= LONG * len(chosen) else _ranges(self.start[chosen], lengths, cu_seqlens)
+        *fields, time = _lay_out([*self.table.fields.values(), self.table.time], total, bounds, rows)
         made = self.first[chosen + 1] - self.first[chosen]
         keys = _ranges(self.first[chosen], made, np.concatenate([[0], np.cumsum(made)]))
         shift = np.repeat(cu_seqlens[:-1] - self.start[chosen], made)
         return PackedBatch(
-            fields={name: _tokens(column, bounds, rows) for name, column in self.table.fields.items()},
-            time=_tokens(self.table.time, bounds, rows),
+            fields=dict(zip(self.table.fields, fields, strict=True)),
+            time=time,
             cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
             max_seqlen=int(lengths.max(initial=0)),
             positions=torch.from_numpy(self.decisions.row[keys] + shift),
             keys=torch.from_numpy(keys),
-            targets={name: _tokens(target, (), keys) for name, target in self.decisions.targets.items()},
+            targets={
+                name: torch.from_numpy(target[keys].astype(_kept(target)))
+                for name, target in self.decisions.targets.items()
+            },
         )
 
 
@@ -215,59 +219,6 @@ def unpack(batch: PackedBatch) -> list[PackedBatch]:
             )
         )
     return alone
-
-
-def plan(lengths: Ints, max_tokens: int, *, seed: int = 0, epoch: int = 0, shuffle: bool = True) -> list[Ints]:
-    """The batches of one epoch: every sequence once, at most `max_tokens` tokens a batch.
-
-    Shuffled, sequences come in a random order, each goes to the first of a few unfinished batches that has room, and
-    the finished batches are shuffled again; so the step at which a sequence comes is uniform whatever its length.
-    Unshuffled, batches are runs of consecutive sequences. The result is a function of the arguments alone.
-
-    Raises:
-        ValueError: when a sequence has more than `max_tokens` tokens.
-    """
-    lengths = np.asarray(lengths, np.int64)
-    if len(lengths) and int(lengths.max()) > max_tokens:
-        raise ValueError(
-            f"sequence {int(lengths.argmax())} has {int(lengths.max())} tokens, more than data.max_tokens_per_batch = "
-            f"{max_tokens}; raise it, or lower data.max_seq_len"
-        )
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch,)))
-    order = rng.permutation(len(lengths)) if shuffle else np.arange(len(lengths))
-    batches = _fill(order, lengths, max_tokens, OPEN_BATCHES if shuffle else 1)
-    if shuffle:
-        batches = [batches[i] for i in rng.permutation(len(batches))]
-    return batches
-
-
-def shard(batches: Sequence[Ints], rank: int, world: int) -> list[Ints]:
-    """The batches of one of `world` ranks: batch b goes to rank b mod world, and every rank gets as many.
-
-    When their number is no multiple of `world`, some of the last batches are cut in two, so that no rank waits, none
-    repeats a sequence and none drops one.
-
-    Raises:
-        ValueError: when there are fewer sequences than ranks times steps, or rank is not in 0 … world − 1.
-    """
-    if not 0 <= rank < world:
-        raise ValueError(f"rank must lie in 0 … world − 1 = {world - 1}, got {rank}")
-    kept = len(batches) - len(batches) % world
-    pieces = list(batches[kept:])
-    while len(pieces) % world:
-        longest = max(range(len(pieces)), key=lambda i: len(pieces[i]), default=0)
-        if len(pieces[longest]) > 1:
-            half = len(pieces[longest]) // 2
-            pieces[longest : longest + 1] = [pieces[longest][:half], pieces[longest][half:]]
-        elif kept:
-            kept -= world
-            pieces = [*batches[kept : kept + world], *pieces]
-        else:
-            raise ValueError(
-                f"{len(pieces)} sequences in {len(batches)} batches cannot be dealt to {world} ranks so that each has "
-                f"as many steps; use fewer ranks or a larger data.max_tokens_per_batch"
-            )
-    return [*batches[:kept], *pieces][rank::world]
 
 
 def _each(cut: SequenceSet) -> tuple[Ints, Ints]:
@@ -317,30 +268,27 @@ def _ranges(start: Ints, lengths: Ints, offsets: Ints) -> Ints:
     return np.arange(offsets[-1], dtype=np.int64) + np.repeat(start - offsets[:-1], lengths)
 
 
-def _fill(order: Ints, lengths: Ints, max_tokens: int, n_open: int) -> list[Ints]:
-    """First fit into at most `n_open` unfinished batches; the oldest is finished when none has room."""
-    finished: list[list[int]] = []
-    unfinished: list[list[int]] = []
-    room: list[int] = []
-    for sequence, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        at = next((i for i, free in enumerate(room) if free >= length), None)
-        if at is None:
-            if len(unfinished) == n_open:
-                finished.append(unfinished.pop(0))
-                room.pop(0)
-            unfinished.append([])
-            room.append(max_tokens)
-            at = len(unfinished) - 1
-        unfinished[at].append(sequence)
-        room[at] -= length
-    return [np.asarray(batch, np.int64) for batch in (*finished, *unfinished)]
+def _lay_out(
+    columns: Sequence[Array], total: int, bounds: Sequence[tuple[int, int]], rows: Ints | None
+) -> list[Tensor]:
+    """Of each column the rows, or where they are not given those within the bounds, `total` of them end to end.
+
+    One block holds all, each from a multiple of 64 bytes on: the system maps one large block in a few steps, and many
+    small ones page by page, which took most of the time.
+    """
+    kept = [_kept(column) for column in columns]
+    sizes = [-(-total * kind.itemsize // 64) * 64 for kind in kept]
+    block = np.empty(sum(sizes), np.uint8)
+    made = []
+    for column, kind, size, end in zip(columns, kept, sizes, accumulate(sizes), strict=True):
+        here = block[end - size : end][: total * kind.itemsize].view(kind)
+        if rows is not None:
+            here[:] = column[rows]
+        elif bounds:
+            np.concatenate([column[start:stop] for start, stop in bounds], out=here, casting="unsafe")
+        made.append(torch.from_numpy(here))
+    return made
 
 
-def _tokens(column: Array, bounds: Sequence[tuple[int, int]], rows: Ints | None) -> Tensor:
-    """The rows, or where they are not given those within the bounds, end to end."""
-    kept: type[np.generic] = np.int64 if np.issubdtype(column.dtype, np.integer) else np.float32
-    if rows is not None:
-        return torch.from_numpy(column[rows].astype(kept))
-    made = np.empty(sum(stop - start for start, stop in bounds), kept)
-    np.concatenate([column[start:stop] for start, stop in bounds], out=made, casting="unsafe")
-    return torch.from_numpy(made)
+def _kept(column: Array) -> np.dtype[np.generic]:
+    return np.dtype(np.int64 if np.issubdtype(column.dtype, np.integer) else np.float32)
