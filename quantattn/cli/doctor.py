@@ -1,92 +1,184 @@
-"""`quantattn doctor PATH`: what is in a folder of data, and what is wrong with it."""
+"""`quantattn doctor PATH`: what a file or a folder of data is, what is in it, what is odd, and how to train on it."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from quantattn.cli.diagnosis.listing import list_folder
+from quantattn.cli.diagnosis.reading import Reading, open_reading
+from quantattn.cli.diagnosis.suggestion import Suggestion, suggest
+from quantattn.cli.diagnosis.telling import Line, lines_of
 from quantattn.cli.errors import DONE, FAILED, UsageError
 from quantattn.cli.terminal import console
-from quantattn.data.sources.source import Source
+from quantattn.data.examine import MOST_ROWS, Curve, Examination, examine
+from quantattn.data.recognise import (
+    FORMATS,
+    Claim,
+    Format,
+    bundle,
+    one_format,
+    recognise,
+    recognise_folder,
+)
+from quantattn.data.sources.source import SourceReport
+
+_WIDTH = 12
 
 
 def run(arguments: list[str]) -> int:
-    """Read PATH with the loader that fits it and print its account; 1 when something had to be set aside."""
-    parser = argparse.ArgumentParser("quantattn doctor", description="Say what is in a folder of data.")
-    parser.add_argument("path", type=Path, help="a folder, or a file")
-    parser.add_argument("--kind", choices=sorted(KINDS), help="what to take it for; found out by default")
-    given = parser.parse_args(arguments)
-    if not given.path.exists():
-        raise UsageError(f"{given.path}: there is no such file or folder")
-    kind = given.kind or kind_of(given.path)
+    """Read PATH with the source that fits it and print its account; 1 when something had to be set aside."""
+    given = _parser().parse_args(arguments)
+    path: Path = given.path
+    if not path.exists():
+        raise UsageError(f"{path}: there is no such file or folder")
+    _check_outputs(given)
+    out = console()
+    form, claim, others = None, Claim(""), tuple[str, ...]()
+    if path.is_dir():
+        form, claim = _of_folder(path, given.kind)
+        if form is None:
+            return list_folder(out, path, *recognise_folder(path))
+    else:
+        known = recognise(path, given.kind)
+        if not known.read or known.format is None:
+            raise ValueError(known.sentence)
+        form, claim, others = known.format, known.claim, known.others
+    out.print(f"{path}: {form.title} (data={form.name}), because {claim.why}")
+    if others:
+        out.print(f"  it could also be: {', '.join(others)} (--kind)")
+    reading = open_reading(form, path, claim.settings, given.set)
+    return _diagnose(out, reading, claim, others, given)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("quantattn doctor", description="Say what data are, and what is odd about them.")
+    parser.add_argument("path", type=Path, help="a file, or a folder")
+    kinds = sorted({form.name for form in FORMATS if form.name})
+    parser.add_argument("--kind", choices=kinds, help="what to take it for; found out by default")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the source, such as date=2010-12-24",
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw prices, spread and activity: .svg or .html")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what is printed as JSON")
+    parser.add_argument(
+        "--rows", type=int, default=MOST_ROWS, metavar="N", help=f"most rows in memory at a time ({MOST_ROWS:,})"
+    )
+    return parser
+
+
+def _check_outputs(given: argparse.Namespace) -> None:
+    if given.rows < 1:
+        raise UsageError(f"--rows must be at least 1, got {given.rows}")
+    if given.picture is not None and given.picture.suffix.lower() not in (".svg", ".html"):
+        raise UsageError(f"--picture {given.picture}: a picture is written as .svg or .html")
+    for name in ("picture", "json"):
+        file: Path | None = getattr(given, name)
+        if file is not None and not file.parent.is_dir():
+            raise UsageError(f"--{name} {file}: there is no folder {file.parent}")
+
+
+def _of_folder(path: Path, kind: str | None) -> tuple[Format | None, Claim]:
+    """The format of a folder whose files belong together, and why; None for a folder of several.
+
+    Raises:
+        ValueError: there are no files, or none of them is read.
+    """
+    if kind is not None:
+        return next(form for form in FORMATS if form.name == kind), Claim("you said so")
+    if (known := bundle(path)) is not None:
+        return known
+    found, _ = recognise_folder(path)
+    if not found:
+        raise ValueError(f"{path} holds no files")
+    form = one_format(found)
+    if form is None:
+        return None, Claim("")
+    own = [each for each in found if each.format is form]
+    unread = [each for each in own if not each.read]
+    if len(unread) == len(own):
+        raise ValueError(unread[0].sentence)
+    first = next(each for each in own if each.read)
+    why = f"{len(own):,} of its {len(found):,} files are, such as {first.look.path.name}: {first.claim.why}"
+    return form, Claim(why, first.claim.settings)
+
+
+def _diagnose(out: Console, reading: Reading, claim: Claim, others: Sequence[str], given: argparse.Namespace) -> int:
+    form = reading.form
     with tempfile.TemporaryDirectory() as scratch:
-        source = KINDS[kind](given.path, Path(scratch) / "set_aside.csv")
-        return tell(console(), given.path, kind, source)
+        source = reading.read(Path(scratch) / "set_aside")
+        found, curve = examine(source, form.zone, form.calendar, given.rows)
+        aside = bool(source.report.rows_set_aside)
+        advised = suggest(reading, found, aside and reading.refuses())
+    lines = lines_of(found, form, source.report)
+    tell(out, lines, advised)
+    if given.picture is not None:
+        _draw(given.picture, reading, found, curve, lines)
+    if given.json is not None:
+        facts = _facts(reading, claim, others, source.report, found, advised)
+        _write_text(given.json, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    return FAILED if aside else DONE
 
 
-def kind_of(path: Path) -> str:
-    """ "lobster" when there are message or order-book tables, "itch" by the names of files, else "filings"."""
-    files = [path] if path.is_file() else path.rglob("*")
-    names = [file.name.lower() for file in files if file.is_file()]
-    tables = (name for name in names if name.endswith((".csv", ".csv.gz")))
-    if any("message" in name or "orderbook" in name for name in tables):
-        return "lobster"
-    return "itch" if any("itch" in name for name in names) else "filings"
+def tell(out: Console, lines: Sequence[Line], advised: Suggestion) -> None:
+    """Print the account; lines that call for a look begin with an exclamation mark."""
+    last = ""
+    for line in lines:
+        label = "" if line.label == last else line.label
+        out.print(f"{'!' if line.look else ' '} {label:<{_WIDTH}} {line.words}", markup=False)
+        last = line.label or last
+    for remark in advised.remarks:
+        out.print(f"  {'to train':<{_WIDTH}} {remark}", markup=False)
+    if advised.command:
+        out.print(advised.command, markup=False)
 
 
-def _lobster(path: Path, set_aside: Path) -> Source:
-    from quantattn.data.sources.lobster import scan_lobster
-
-    return scan_lobster(path, on_bad="quarantine", set_aside=set_aside)
-
-
-def _itch(path: Path, set_aside: Path) -> Source:
-    from quantattn.data.sources.itch import scan_itch
-
-    return scan_itch(path)
-
-
-def _filings(path: Path, set_aside: Path) -> Source:
-    from quantattn.data.sources.filings import scan_filings
-
-    return scan_filings(path)
-
-
-KINDS = {"lobster": _lobster, "itch": _itch, "filings": _filings}
-"""Kind of data → how it is read."""
+def _facts(
+    reading: Reading,
+    claim: Claim,
+    others: Sequence[str],
+    report: SourceReport,
+    found: Examination,
+    advised: Suggestion,
+) -> Mapping[str, Any]:
+    return {
+        "path": str(reading.path),
+        "format": {"name": reading.form.name, "title": reading.form.title, "why": claim.why, "others": list(others)},
+        "settings": dict(reading.settings),
+        "report": report.as_dict(),
+        "found": found.as_dict(),
+        "command": advised.command,
+        "remarks": list(advised.remarks),
+    }
 
 
-NOT_A_FILING = "not a filing"
-WHAT_IS_READ = (
-    "it reads LOBSTER message and order-book files (.csv, .csv.gz), Nasdaq ITCH 5.0 files ('itch' in their name) and "
-    "EDGAR filings (.txt, .htm, .nc)"
-)
-ADVICE = {
-    "no acceptance time": "give data.source.index=FILE with their acceptance times, or data.source.filing_dates=latest "
-    "for those whose filing date is known",
-    "no entity or date": "give data.source.entity and data.source.date for files of one stock and day",
-}
-"""Reason for setting aside → what can be done about it."""
+def _draw(file: Path, reading: Reading, found: Examination, curve: Curve | None, lines: Sequence[Line]) -> None:
+    if curve is None:
+        raise ValueError(f"{reading.path}: there is no row to draw")
+    # Whoever wants no picture need not wait for what draws it.
+    from quantattn.evaluate.feed import Feed, draw_feed, write_feed
+
+    own = [gap for gap in (*found.gaps, *found.nights) if gap.entity == curve.entity]
+    feed = Feed(
+        *(curve.entity, curve.time, curve.width, curve.price, curve.low, curve.high, curve.spread, curve.rate),
+        gaps=[(gap.start, gap.end) for gap in own],
+        halts=[(start, end) for name, start, end in found.halts if name == curve.entity],
+    )
+    figure = draw_feed(feed, f"{reading.path.name}: {reading.form.title}")
+    write_feed(file, figure, [(line.label, line.words) for line in lines])
 
 
-def tell(out: Console, path: Path, kind: str, source: Source) -> int:
-    """Print what was read and what was set aside."""
-    report = source.report
-    if set(report.rows_set_aside) == {NOT_A_FILING} and report.rows_read == 0:
-        out.print(f"{path}: {len(report.files)} files, none that this version reads: {WHAT_IS_READ}")
-        return FAILED
-    out.print(f"{path}: {kind}, {len(report.files)} files, {report.rows_read:,} rows read")
-    for instrument in source.instruments:
-        out.print(f"  {instrument.entity}: prices in 10^{instrument.price_exponent}, tick {instrument.tick}")
-    for note in report.notes:
-        out.print(f"  note: {note}")
-    for reason, rows in report.rows_set_aside.items():
-        out.print(f"  set aside: {rows:,} rows, {reason}")
-        if (advice := ADVICE.get(reason)) is not None:
-            out.print(f"    {advice}")
-    if not report.rows_set_aside:
-        out.print("  nothing was set aside")
-    return FAILED if report.rows_set_aside else DONE
+def _write_text(file: Path, text: str) -> None:
+    from quantattn.evaluate.page import write_page
+
+    write_page(file, text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -88,6 +88,18 @@ def draw(
     name: str, title: str, caption: str, paint: Callable[[Axes], None], size: tuple[float, float] = (4.6, 3.0)
 ) -> Figure:
     """Lay out what `paint` draws on the axes, and make the SVG fit for a page."""
+    return draw_stack(name, title, caption, [paint], [1.0], size)
+
+
+def draw_stack(
+    name: str,
+    title: str,
+    caption: str,
+    paints: Sequence[Callable[[Axes], None]],
+    heights: Sequence[float],
+    size: tuple[float, float],
+) -> Figure:
+    """The same for axes under each other that share the horizontal one; `heights` are their shares."""
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         raise ValueError(f"a figure's name is made of letters, digits and hyphens, got {name!r}")
     buffer = io.StringIO()
@@ -96,9 +108,10 @@ def draw(
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         canvas = Canvas(figsize=size, layout="constrained")
         FigureCanvasSVG(canvas)
-        axes = canvas.add_subplot()
-        axes.tick_params(length=0)
-        paint(axes)
+        stack = canvas.subplots(len(paints), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, paint in zip(stack, paints, strict=True):
+            axes.tick_params(length=0)
+            paint(axes)
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         canvas.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     return Figure(name, title, caption, _for_page(buffer.getvalue(), name, title, caption))

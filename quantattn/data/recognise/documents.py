@@ -1,0 +1,87 @@
+"""How filings are told, and what lies beside them: indexes, lists of tickers, notes; and files that nothing reads."""
+
+from __future__ import annotations
+
+import re
+
+from quantattn.data.filings.forms import form_on_cover
+from quantattn.data.filings.submission import has_header, is_wrapped_document
+from quantattn.data.filings.text import is_html
+from quantattn.data.recognise.formats import Claim
+from quantattn.data.recognise.look import Look
+
+_COMMISSION = re.compile(r"SECURITIES\s+AND\s+EXCHANGE\s+COMMISSION", re.IGNORECASE)
+_PARSED = re.compile(r'"(filing_type|item_1A?|cik)"\s*:')
+_TICKERS = re.compile(r'\{\s*"0"\s*:\s*\{\s*"cik_str"\s*:')
+_WORDS = re.compile(r"[^\W\d_]{2,}")
+
+
+def filings(look: Look) -> Claim | None:
+    """The header of a submission, the lines of a single document, a page of HTML, or a cover in plain text."""
+    text = look.text
+    if text is None:
+        return None
+    if has_header(text):
+        return Claim("it opens with the header of an EDGAR submission")
+    if is_wrapped_document(text):
+        return Claim("it opens with the lines <DOCUMENT> and <TYPE> of a document of EDGAR")
+    if is_html(text):
+        return Claim("it is a page of HTML, as documents of filings are")
+    form = form_on_cover(text)
+    if form is not None or (_COMMISSION.search(text[:6000]) and not text.startswith(("{", "["))):
+        named = f"form {form}" if form is not None else "the Securities and Exchange Commission"
+        return Claim(f"its first lines name {named}, as the cover of a filing does")
+    return None
+
+
+def filing_index(look: Look) -> Claim | None:
+    """A table with a row for each filing."""
+    names = {re.sub(r"[ _]", "", cell).lower() for cell in look.header}
+    links = {"filename", "htmlindex", "completetextfilelink", "accessionnumber", "accession", "adsh"}
+    if look.text is None or "cik" not in names or not names & links:
+        return None
+    return Claim(
+        "its header names a CIK and the file or the number of each filing",
+        unread="it is an index of filings, which goes with them: data.source.index=FILE",
+    )
+
+
+def tickers(look: Look) -> Claim | None:
+    """EDGAR's list of companies and their tickers."""
+    if look.text is None or not _TICKERS.match(look.text):
+        return None
+    return Claim(
+        "it is a JSON list of CIK, ticker and name",
+        unread="it is EDGAR's list of tickers, which goes with filings: data.prepare.tickers=FILE",
+    )
+
+
+def parsed_filing(look: Look) -> Claim | None:
+    """A filing that another program has cut into items."""
+    if look.text is None or not look.text.lstrip().startswith("{") or len(set(_PARSED.findall(look.text))) < 2:
+        return None
+    return Claim(
+        "it is JSON with the fields cik and filing_type, or items",
+        unread="it is a filing that was cut into items before (EDGAR-CORPUS); filings are read as EDGAR has them",
+    )
+
+
+def fi2010(look: Look) -> Claim | None:
+    """Lines of numbers between spaces, each as long as a day has events."""
+    if look.text is None or len(look.text) < 2000:
+        return None
+    first = look.text.split("\n", 1)[0][:2000].split()
+    if len(first) < 60 or not all(re.fullmatch(r"[+-]?\d\.\d{7}e[+-]\d\d", each) for each in first[:50]):
+        return None
+    return Claim("its lines are long rows of numbers in the notation of FI-2010, a feature each")
+
+
+def note(look: Look) -> Claim | None:
+    """Prose."""
+    if look.text is None or len(_WORDS.findall(look.text[:4000])) < 12 or look.text.lstrip().startswith(("{", "[")):
+        return None
+    lines = [line for line in look.text.split("\n")[:40] if line.strip()]
+    fields = {line.count(look.separator) for line in lines}
+    if len(lines) > 1 and len(fields) == 1 and fields != {0}:
+        return None
+    return Claim("it is text with words and no fields", unread="it is a text that is no data")
