@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -208,3 +210,20 @@ def test_both_numberings_of_a_current_report() -> None:
 def test_a_form_without_items_is_refused() -> None:
     with pytest.raises(ValueError, match="got form '4'"):
         items_of("Item 1. Business", "4")
+
+
+def test_the_worked_example_of_the_documentation() -> None:
+    """Every line `expression  # value` of the example holds."""
+    page = (Path(__file__).parents[3] / "docs" / "sources" / "filings.md").read_text("utf-8")
+    (example,) = [block for block in page.split("```python\n") if block.startswith("from quantattn.data.filings.items")]
+    code = example.split("```")[0]
+    known: dict[str, object] = {}
+    exec(code, known)
+    checked = 0
+    for line in code.splitlines():
+        expression, _, stated = line.partition("# ")
+        if expression.startswith(("items[", "items.st", "items.o", "[names", '"".join')) and stated[:1] in "('T[":
+            value = stated[: stated.index("): ") + 1] if stated.startswith("(") else stated.split(": ")[0]
+            assert eval(expression, known) == eval(value), line
+            checked += 1
+    assert checked == 8
