@@ -33,7 +33,8 @@ _MID_SENTENCE = re.compile(
 )
 _PAGE_NUMBER = re.compile(r"^\W*(?:page\W*)?(?:[A-Z]{1,2}-?)?(?:\d{1,3}|[ivx]{1,5})\W*$", re.IGNORECASE)
 _ENDS_WITH_PAGE = re.compile(
-    r"(?:\t|\.{2,}|…|[ .]{3,})[ .\t]*(?:[A-Z]{1,2}-?)?\d{1,3}(?:[ ]?[,\-–—&][ ]?(?:[A-Z]-?)?\d{1,3})*\W*$"
+    r"(?:\t|\.{2,}|…|[ .]{3,})[ .\t]*(?:pages? ?)?(?:[A-Z]{1,2}-?)?\d{1,3}(?: ?[,\-–—&] ?(?:[A-Z]-?)?\d{1,3})*\W*$",
+    re.I,
 )
 _HEADING_WITH_PAGE = re.compile(r"[\s.](?:[A-Z]{1,2}-?)?\d{1,3}(?:[ ]?[,\-–—&][ ]?\d{1,3})*\W{0,2}$")
 _CONTENTS_TITLE = re.compile(

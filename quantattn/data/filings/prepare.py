@@ -64,7 +64,7 @@ def prepare_filings(
         history: sessions that the history feature looks back; `horizon` when not given.
         split: how time is cut, its parts in order; `WalkForward()` when not given.
         fold: which of its folds, the last by default.
-        items: names of items (1A, 7, II.1A, 5.02) whose text alone is read; all of it when not given. See `select_items`.
+        items: names of items (1A, 7, II.1A, 5.02) whose text alone is read, by `select_items`; all text when not given.
         vocabulary_size: tokens of the BPE at most.
         max_seq_len: tokens of a sequence at most, begin and end included.
         on_long: what becomes of a longer filing: "error"; "window": it is cut into windows of at most `max_seq_len`

@@ -137,6 +137,15 @@ def test_random_prose_has_no_item_and_stays_whole() -> None:
     assert set(found.status.values()) == {MISSING}
 
 
+def test_an_index_alone_gives_no_items() -> None:
+    """Some filers write chapters of their own and say in an index where each item is; its lines are no items."""
+    index = "\n".join(
+        f"Item {name}.\t{title}\tPages {n}-{n + 1}, 90" for n, (name, title) in enumerate(TITLES.items(), 3)
+    )
+    for text in (f"{index}\nWho we are\nWe make anvils.\n", f"Who we are\nWe make anvils.\n{index}{SIGNED}"):
+        assert items_of(text, "10-K").sections == ()
+
+
 def test_joint_headings() -> None:
     body = "We make anvils in Ohio."
     for written in ("Items 1 and 2. Business and Properties", "Item 1. Business and Item 2. Properties"):
