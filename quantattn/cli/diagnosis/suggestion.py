@@ -62,9 +62,10 @@ def suggest(reading: Reading, found: Examination, refused: bool) -> Suggestion:
     if not found.rows:
         return Suggestion("", ("there is nothing to train on",))
     if decisions < FEWEST:
-        remarks.append(
-            f"{decisions:,} decisions are too few to train on; the command is meant for more of the same kind"
-        )
+        what = "rows with a label" if found.balance or found.no_balance else "sequences"
+        remarks.append(f"{decisions:,} {what} are too few to train on; the command is for more of the kind")
+    elif any(max(each.down, each.flat, each.up) == each.down + each.flat + each.up for each in found.balance[:1]):
+        remarks.append("all labels are equal, so that nothing can be learned; the command is for more of the kind")
     return Suggestion(shlex.join(words), tuple(remarks))
 
 
@@ -81,9 +82,9 @@ def _experiment(name: str) -> list[str]:
 def _market(reading: Reading, found: Examination) -> tuple[int, list[str]]:
     """How many decisions there are for the best horizon, and the settings that it takes."""
     words: list[str] = []
-    if found.outside == found.looked_at and reading.form.calendar is not None:
-        # No row would have a label; an instrument's whole table as one session has some.
-        return found.rows, [*words, "data.prepare.calendar=null", "data.prepare.decision_every=1"]
+    if found.outside == found.looked_at:
+        # No row would have a label; with an instrument's whole table as one session some may.
+        words.append("data.prepare.calendar=null")
     known = {each.horizon: each.down + each.flat + each.up for each in found.balance}
     horizon = LABEL_HORIZON if known.get(LABEL_HORIZON, 0) >= _HORIZONS * LABEL_HORIZON else 10
     labelled = known.get(horizon, 0)

@@ -40,7 +40,8 @@ class Examination:
         halts: entity, start and end in ns UTC (None: to the end of its table), the first of `halts_count`.
         outside: rows outside the sessions of the calendar.
         prices: of the largest entities.
-        balance: of classes, for several horizons; `no_balance` says why there is none.
+        balance: of classes, for several horizons, within sessions unless all rows lie outside; `no_balance` says why
+            there is none.
         columns: of a long table.
         filings: what is counted of filings.
     """
@@ -117,7 +118,9 @@ def examine(
     found["outside"] = count_outside(events, calendar)
     known = {each.entity: each for each in source.instruments}
     found["prices"] = [measure_prices(events, known[name]) for name in largest if name in known]
-    found["balance"], found["no_balance"] = measure_balance(events, calendar)
+    # Where no row lies in a session, the whole table has to be one.
+    within = None if found["outside"] == events.height else calendar
+    found["balance"], found["no_balance"] = measure_balance(events, within)
     first = next((known[name] for name in largest if name in known), None)
     curve = (
         cut_curve(events, None) if first is None else cut_curve(events, first.entity, first.price_exponent, first.tick)

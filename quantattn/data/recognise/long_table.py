@@ -35,6 +35,7 @@ _ENTITIES = (
     "entity",
 )
 _IS_ID = re.compile(r"(^|_|\b)id$|Id$|ID$")
+_KEY = re.compile(r"[A-Za-z0-9_./+-]+( [A-Za-z0-9_./+-]+)*")
 _WORDS = ("null", "true", "false", "nan", "inf")
 _FEW = 12
 """Distinct whole numbers up to which a column of many rows holds codes."""
@@ -89,11 +90,12 @@ def _claim(
         for name, found in values.items()
         if name not in (time, entity) and name not in times and not _names_rows(name, found)
     }
-    settings["columns"] = "{" + ",".join(f"{quoted(name)}:{kind}" for name, kind in kinds.items()) + "}"
-    return Claim(
-        why,
-        {name: quoted(value) if name in ("id", "time", "time_format") else value for name, value in settings.items()},
-    )
+    # The grammar of overrides has no quotation marks around keys.
+    unsaid = [name for name in kinds if not _KEY.fullmatch(name)]
+    settings["columns"] = "{" + ",".join(f"{name}:{kind}" for name, kind in kinds.items() if name not in unsaid) + "}"
+    if unsaid:
+        why += f"; the command leaves out {', '.join(map(repr, unsaid))}, which it cannot name"
+    return Claim(why, settings)
 
 
 def _time_of(name: str, found: Sequence[str], kind: pl.DataType | None) -> str | None:

@@ -98,6 +98,11 @@ def test_a_table_tells_its_entity_its_time_and_the_types_of_its_columns(tmp_path
     without = recognise(write(tmp_path, "client_id,bins\n1,0\n2,3\n"))
     assert not without.read
     assert "without a column of times (client_id, bins)" in without.sentence
+    rows = "".join(f"{n % 3};98110{n} 00:00:00;x;y{n}\n" for n in range(1, 9))
+    dated = recognise(write(tmp_path, "card_id;issued;a <b;first word\n" + rows)).claim
+    assert dated.settings["time_format"] == "'%y%m%d %H:%M:%S'"
+    assert dated.settings["columns"] == "{first word:category}"
+    assert "leaves out 'a <b'" in dated.why
     # A number is not taken for a time when no calendar has it: months above 12 of a column of six digits.
     assert not recognise(write(tmp_path, "id,born\n1,706213\n2,455204\n")).read
 
