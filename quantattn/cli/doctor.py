@@ -38,6 +38,8 @@ def run(arguments: list[str]) -> int:
     path: Path = given.path
     if not path.exists():
         raise UsageError(f"{path}: there is no such file or folder")
+    if not path.is_dir() and not path.is_file():
+        raise UsageError(f"{path} is neither a file nor a folder")
     _check_outputs(given)
     out = console()
     form, claim, others = None, Claim(""), tuple[str, ...]()

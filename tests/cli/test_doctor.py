@@ -196,5 +196,14 @@ def test_filings_without_a_time_are_told_which_setting_gives_them_one(tmp_path: 
     assert "give data.source.index=FILE" in said
 
 
+def test_the_page_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch, doctor: Doctor) -> None:
+    root = Path(__file__).resolve().parents[2]
+    monkeypatch.chdir(root)
+    shown = (
+        (root / "docs" / "doctor.md").read_text("utf-8").split("$ quantattn doctor data/sample\n")[1].split("```")[0]
+    )
+    assert doctor("data/sample") == (0, shown, "")
+
+
 def test_an_empty_folder_is_one_sentence(tmp_path: Path, doctor: Doctor) -> None:
     assert doctor(tmp_path) == (1, "", f"quantattn doctor: {tmp_path} holds no files")
