@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 import multiprocessing
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import torch
@@ -41,9 +40,10 @@ class LoaderRow:
         sequences: in an epoch.
         budget: tokens of a batch at most, without padding.
         batches: in an epoch.
-        ms: median milliseconds of a batch.
+        ms: milliseconds of processor time of a batch, on one thread, in the fastest epoch: what else the machine does
+            at the same time counts little.
         plan_ms: milliseconds a batch that it takes to say what is in it; given to both, and not among their ms.
-        sequences_per_s: of an epoch over its median time.
+        sequences_per_s: of a core, in that epoch.
         tokens_per_s: the same; padding is no token.
         padding: share of what is returned that is padding.
         peak_mib: peak resident memory above that of the imports, MiB; mapped files count while they are resident.
@@ -141,10 +141,10 @@ def run(impl: str, folder: str, budget: int, rounds: int, answer: Any) -> None:
 
     seconds = []
     for _ in range(rounds + 1):  # the first epoch brings files and code into memory
-        began = perf_counter()
+        began = process_time()
         for _ in epoch():
             pass
-        seconds.append(perf_counter() - began)
+        seconds.append(process_time() - began)
     peak = resident("VmHWM") - before
     digest, size, real = hashlib.sha256(), 0, 0
     for batch in epoch():
@@ -208,12 +208,12 @@ def benchmark(asked: Mapping[str, Any], say: Say) -> Iterator[LoaderRow]:
         hashes = {answer[1] for answers in found.values() for answer in answers}
         if len(hashes) != 1:
             raise ValueError(f"lengths {shortest} … {longest}: the loaders do not return the same tokens")
-        began = perf_counter()
+        began = process_time()
         batches = len(plan(cut.lengths, budget, seed=SEED))
-        planned = perf_counter() - began
+        planned = process_time() - began
         slowest = 0.0
         for impl, answers in found.items():
-            took = statistics.median(seconds for answer in answers for seconds in answer[0])
+            took = min(seconds for answer in answers for seconds in answer[0])
             slowest = slowest or took
             yield LoaderRow(
                 impl=impl,
