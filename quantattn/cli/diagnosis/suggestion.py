@@ -52,7 +52,7 @@ def suggest(reading: Reading, found: Examination, refused: bool) -> Suggestion:
             "labels need prices: experiment=filings data.prepare.prices=DIR data.prepare.tickers=company_tickers.json"
         )
         decisions = found.rows
-    elif found.balance or found.no_balance:
+    elif "decision_every" in reading.prepare:
         decisions, more = _market(reading, found)
         words += more
     else:
@@ -62,7 +62,7 @@ def suggest(reading: Reading, found: Examination, refused: bool) -> Suggestion:
     if not found.rows:
         return Suggestion("", ("there is nothing to train on",))
     if decisions < FEWEST:
-        what = "rows with a label" if found.balance or found.no_balance else "sequences"
+        what = "rows with a label" if "decision_every" in reading.prepare else "sequences"
         remarks.append(f"{decisions:,} {what} are too few to train on; the command is for more of the kind")
     elif any(max(each.down, each.flat, each.up) == each.down + each.flat + each.up for each in found.balance[:1]):
         remarks.append("all labels are equal, so that nothing can be learned; the command is for more of the kind")
@@ -82,6 +82,8 @@ def _experiment(name: str) -> list[str]:
 def _market(reading: Reading, found: Examination) -> tuple[int, list[str]]:
     """How many decisions there are for the best horizon, and the settings that it takes."""
     words: list[str] = []
+    if not found.balance and not found.no_balance:
+        return found.rows, words  # without prices, but with labels of its own
     if found.outside == found.looked_at:
         # No row would have a label; with an instrument's whole table as one session some may.
         words.append("data.prepare.calendar=null")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,10 +12,11 @@ import polars as pl
 from quantattn.data.examine.balance import Balance, count_outside, measure_balance
 from quantattn.data.examine.columns import ColumnFacts, measure_columns, measure_histories
 from quantattn.data.examine.curve import Curve, cut_curve
-from quantattn.data.examine.prices import PriceRange, count_books, count_kinds, measure_prices
+from quantattn.data.examine.prices import PriceRange, count_books, count_kinds, measure_prices, priced
 from quantattn.data.examine.times import Gap, Times, count_repeated, largest_gaps, measure_times
 from quantattn.data.market.book import halt_intervals
 from quantattn.data.sources.source import Source
+from quantattn.data.sources.table_types import Column
 
 MOST_ROWS = 5_000_000
 """Rows that are held in memory; what needs the order of rows is said of so many from the beginning."""
@@ -42,7 +44,7 @@ class Examination:
         prices: of the largest entities.
         balance: of classes, for several horizons, within sessions unless all rows lie outside; `no_balance` says why
             there is none.
-        columns: of a long table.
+        columns: of a long table; labels that a table ships.
         filings: what is counted of filings.
     """
 
@@ -108,7 +110,9 @@ def examine(
     if "text" in events.columns:
         return Examination(**found, filings=_filings(source, events)), cut_curve(events, None)
     found["repeated"] = count_repeated(events)
-    found["columns"] = measure_columns(events, getattr(source, "columns", {}))
+    shipped = [name for name in events.columns if re.fullmatch(r"label_\d+", name)]
+    told = getattr(source, "columns", {}) | dict.fromkeys(shipped, Column("category"))
+    found["columns"] = measure_columns(events.with_columns(pl.col(shipped).cast(pl.String)), told)
     found["books"] = count_books(events)
     if "complete" in events.columns:
         found["incomplete"] = events.height - int(events["complete"].sum())
@@ -117,7 +121,8 @@ def examine(
         found["halts"], found["halts_count"] = halts.head(20).rows(), halts.height
     found["outside"] = count_outside(events, calendar)
     known = {each.entity: each for each in source.instruments}
-    found["prices"] = [measure_prices(events, known[name]) for name in largest if name in known]
+    if priced(events.columns):
+        found["prices"] = [measure_prices(events, known[name]) for name in largest if name in known]
     # Where no row lies in a session, the whole table has to be one.
     within = None if found["outside"] == events.height else calendar
     found["balance"], found["no_balance"] = measure_balance(events, within)

@@ -68,11 +68,15 @@ def text(number: int | None, exponent: int) -> str | None:
     return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
+def priced(columns: Sequence[str]) -> list[str]:
+    """Those of the columns that hold prices."""
+    return [name for name in (*_BARS, "price", *_QUOTES) if name in columns]
+
+
 def measure_prices(events: pl.DataFrame, instrument: Instrument) -> PriceRange:
     """Of the rows of one entity."""
     own = events.filter(pl.col("entity") == instrument.entity)
-    columns = [name for name in (*_BARS, "price", *_QUOTES) if name in own.columns]
-    all_prices = pl.concat([own[name].drop_nulls().rename("price") for name in columns]).sort()
+    all_prices = pl.concat([own[name].drop_nulls().rename("price") for name in priced(own.columns)])
     distinct = all_prices.unique().sort().to_numpy()
     price, size = instrument.price_exponent, instrument.size_exponent
     step = int(np.gcd.reduce(distinct)) if len(distinct) else None

@@ -152,6 +152,15 @@ def test_a_curve_holds_every_row_and_the_last_mid_of_each_stretch() -> None:
     assert len(curve.time) <= 401
 
 
+def test_a_table_without_prices_tells_the_labels_that_it_ships() -> None:
+    labels = pl.Series("label_10", [1, 2, 2, 3, 2, 1], pl.Int8)
+    frame = book(at(*range(6))).select("entity", "event_time", "available_time", "seq").with_columns(labels)
+    found = look(frame)
+    assert (found.prices, found.balance, found.books) == ([], [], {})
+    (told,) = found.columns
+    assert (told.name, told.distinct, told.common[0]) == ("label_10", 3, ("2", 3))
+
+
 def test_an_empty_table_is_no_error() -> None:
     found = look(book(at(0)).clear())
     assert (found.rows, found.times, found.prices) == (0, None, [])
