@@ -57,7 +57,7 @@ def soup(pages: list[str]) -> tuple[list[dict[str, int]], int]:
     """BeautifulSoup, then one search for each pair of items."""
     from bs4 import BeautifulSoup
 
-    names = scheme_of("10-K").expected
+    names = scheme_of("10-K").required
     found = []
     for page in pages:
         tree = BeautifulSoup(page, "lxml")

@@ -9,7 +9,9 @@ the part too.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 
 from quantattn.data.filings.forms import family
 
@@ -19,7 +21,20 @@ PARTS = ("I", "II")
 _NAMES_10K = "1 1A 1B 1C 2 3 4 4A 5 6 7 7A 8 8A 8B 9 9A 9B 9C 10 11 12 13 14 15 16"
 _10K_OPTIONAL = frozenset(("4A", "8A", "8B"))
 """Items of some forms only: 4A (executive officers, by General Instruction G), 8A and 8B (10-KSB)."""
+_SINCE_10K = {
+    "1A": date(2005, 12, 1),  # Securities Offering Reform
+    "1B": date(2005, 12, 1),
+    "1C": date(2023, 12, 15),  # Cybersecurity Risk Management: fiscal years that end then or later
+    "7A": date(1997, 6, 15),
+    "9A": date(2003, 8, 14),  # Item 14 for a year before
+    "9B": date(2004, 8, 23),
+    "9C": date(2022, 1, 10),  # Holding Foreign Companies Accountable Act
+    "15": date(2002, 8, 29),  # exhibits, Item 14 before
+    "16": date(2016, 6, 9),
+}
+"""Effective days of the releases that brought an item; a fiscal year that ended earlier may go without for a while."""
 _NAMES_10Q = "I.1 I.2 I.3 I.4 II.1 II.1A II.2 II.3 II.4 II.5 II.6 II.7"
+_SINCE_10Q = {"I.3": date(1997, 6, 15), "I.4": date(2002, 8, 29), "II.1A": date(2005, 12, 1)}
 _10Q_OPTIONAL = frozenset(("II.7",))
 _NAMES_8K = """
 1 2 3 4 5 6 7 8 9 10 11 12
@@ -59,15 +74,21 @@ class Scheme:
 
     Attributes:
         names: all names, in the order of the form.
-        expected: those whose absence is worth telling; none for an 8-K, which states only what happened.
+        required: those whose absence is worth telling; none for an 8-K, which states only what happened.
+        since: day from which filings have an item that the form did not always have.
         ordered: whether items follow one another in the order of the form.
         titles: pattern of how a title begins, the part of a 10-Q → its own.
     """
 
     names: tuple[str, ...]
-    expected: tuple[str, ...]
+    required: tuple[str, ...]
+    since: Mapping[str, date]
     ordered: bool
     titles: dict[str, re.Pattern[str]]
+
+    def expected(self, filed: date | None) -> tuple[str, ...]:
+        """Names that a filing of that day should have; all required ones when the day is not known."""
+        return tuple(name for name in self.required if filed is None or filed >= self.since.get(name, date.min))
 
     def keys(self, number: str) -> tuple[str, ...]:
         """Names that a number in a heading may stand for: two for the items of a 10-Q, none when the form has none."""
@@ -76,17 +97,17 @@ class Scheme:
         return tuple(f"{part}.{number}" for part in PARTS if f"{part}.{number}" in self.names)
 
 
-def _scheme(listed: str, optional: frozenset[str], ordered: bool, **titles: str) -> Scheme:
+def _scheme(listed: str, optional: frozenset[str], ordered: bool, since: Mapping[str, date], **titles: str) -> Scheme:
     names = tuple(listed.split())
-    expected = tuple(name for name in names if name not in optional)
+    required = tuple(name for name in names if name not in optional)
     patterns = {part: re.compile(pattern, re.IGNORECASE) for part, pattern in titles.items()}
-    return Scheme(names, expected, ordered, patterns)
+    return Scheme(names, required, since, ordered, patterns)
 
 
 _SCHEMES = {
-    "10-K": _scheme(_NAMES_10K, _10K_OPTIONAL, True, any=_TITLES_10K),
-    "10-Q": _scheme(_NAMES_10Q, _10Q_OPTIONAL, True, I=_TITLES_10Q_I, II=_TITLES_10Q_II),
-    "8-K": _scheme(_NAMES_8K, frozenset(_NAMES_8K.split()), False, any=_TITLES_8K),
+    "10-K": _scheme(_NAMES_10K, _10K_OPTIONAL, True, _SINCE_10K, any=_TITLES_10K),
+    "10-Q": _scheme(_NAMES_10Q, _10Q_OPTIONAL, True, _SINCE_10Q, I=_TITLES_10Q_I, II=_TITLES_10Q_II),
+    "8-K": _scheme(_NAMES_8K, frozenset(_NAMES_8K.split()), False, {}, any=_TITLES_8K),
 }
 
 # Words of titles in full: a line of these alone continues a title; it is no text of the item.

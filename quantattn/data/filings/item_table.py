@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -37,12 +37,17 @@ def item_rows(items: Items) -> list[dict[str, str | int | None]]:
     ]
 
 
-def item_column(forms: Iterable[str], texts: Iterable[str], reports: Iterable[str | None]) -> pl.Series:
-    """`items`, a list of `ITEM` for every filing."""
-    triples = zip(forms, texts, reports, strict=True)
-    return pl.Series(
-        "items", [item_rows(items_of(text, form, report)) for form, text, report in triples], pl.List(ITEM)
-    )
+def cut_all(filings: pl.DataFrame) -> Iterator[Items]:
+    """The items of every row of a table with `form`, `text`, `event_time` and perhaps `annual_report`, in order."""
+    reports = filings["annual_report"] if "annual_report" in filings.columns else [None] * filings.height
+    days = filings["event_time"].cast(pl.Datetime("ns")).dt.date()
+    for form, text, report, filed in zip(filings["form"], filings["text"], reports, days, strict=True):
+        yield items_of(text, form, report, filed)
+
+
+def item_column(filings: pl.DataFrame) -> pl.Series:
+    """`items`, a list of `ITEM` for every filing of a table as in `cut_all`."""
+    return pl.Series("items", [item_rows(items) for items in cut_all(filings)], pl.List(ITEM))
 
 
 def item_summary(filings: pl.DataFrame) -> pl.DataFrame:
@@ -73,7 +78,7 @@ def select_items(filings: pl.DataFrame, names: Sequence[str]) -> tuple[pl.DataFr
     """`filings` with the text of some items in place of the whole.
 
     Args:
-        filings: with `form` and `text`; with `annual_report`, items handed to Exhibit 13 are followed there.
+        filings: with `form`, `text`, `event_time`; with `annual_report`, items handed to Exhibit 13 are followed there.
         names: see `item_names`; each is looked for in the forms that have it.
 
     Returns:
@@ -83,15 +88,13 @@ def select_items(filings: pl.DataFrame, names: Sequence[str]) -> tuple[pl.DataFr
     Raises:
         ValueError: no filing has one of them.
     """
-    reports = filings["annual_report"] if "annual_report" in filings.columns else [None] * filings.height
     counts: Counter[str] = Counter()
     texts: list[str] = []
-    for form, text, report in zip(filings["form"], filings["text"], reports, strict=True):
-        items = items_of(text, form, report)
+    for items in cut_all(filings):
         status = items.status
         counts.update(f"item {name} {status[name]}" for name in names if name in status)
         counts[TAKEN_WHOLE] += not items.sections
-        texts.append(items.select(names) if items.sections else text)
+        texts.append(items.select(names) if items.sections else items.text)
     kept = filings.with_columns(text=pl.Series(texts, dtype=pl.String)).filter(pl.col("text") != "")
     if "n_chars" in kept.columns:
         kept = kept.with_columns(n_chars=pl.col("text").str.len_chars().cast(pl.Int64))

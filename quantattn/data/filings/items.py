@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cached_property
 
 from quantattn.data.filings.exhibits import find_in_report
@@ -140,13 +141,14 @@ class Items:
         return first, last - first - inside, len(self.text) - last
 
 
-def items_of(text: str, form: str, annual_report: str | None = None) -> Items:
+def items_of(text: str, form: str, annual_report: str | None = None, filed: date | None = None) -> Items:
     """The items of a 10-K, 10-Q or 8-K.
 
     Args:
         text: what a filing source gives: one line a paragraph or table row.
         form: form type as EDGAR writes it; variants and amendments count as their family.
         annual_report: text of Exhibit 13 of the same submission, in which items that are handed to it are looked for.
+        filed: day of the filing; items that the form did not have yet are then not missing. It changes nothing else.
 
     Returns:
         Sections, possibly none. Never raises for what stands in the text.
@@ -161,7 +163,7 @@ def items_of(text: str, form: str, annual_report: str | None = None) -> Items:
     sections = _cut(text, chosen, parts)
     if annual_report is not None:
         sections = [_follow(section, text, annual_report) for section in sections]
-    return Items(text, tuple(sections), scheme.expected, annual_report)
+    return Items(text, tuple(sections), scheme.expected(filed), annual_report)
 
 
 _Choice = tuple[Heading, tuple[str, ...]]

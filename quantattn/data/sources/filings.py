@@ -175,7 +175,7 @@ def _source(reads: list[Reading], hashes: Mapping[str, str], items: bool) -> Fil
     kept = table.filter(pl.col("status") == OK).drop("kind", "parts_skipped", "status", "detail")
     kept = kept.with_columns(pl.col("accession").fill_null(pl.col("file"))).sort(CANONICAL_ORDER, maintain_order=True)
     if items:
-        kept = kept.with_columns(item_column(kept["form"], kept["text"], kept["annual_report"]))
+        kept = kept.with_columns(item_column(kept))
     else:
         kept = kept.drop("annual_report")
     aside = Counter(read.status for read in reads if read.status != OK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,15 @@ def test_a_status_for_every_item() -> None:
     assert found["4"].endswith("Not applicable.")
     assert found["7"].endswith("by reference.")  # the page's number and its link to the contents are outside
     assert found.outside == (0, len("\nPART II\n\n12\nTable of Contents\n") + 3, 0)  # and three line ends between items
+
+
+def test_what_the_form_did_not_have_yet_is_not_missing() -> None:
+    text = "Item 1. Business\nAnvils.\nItem 1A. Risk Factors\nAnvils fall."
+    old, new = (items_of(text, "10-K", filed=date(year, 3, 1)) for year in (1997, 2024))
+    assert old.sections == new.sections == items_of(text, "10-K").sections
+    assert set(new.status) - set(old.status) == {"1B", "1C", "7A", "9A", "9B", "9C", "15", "16"}
+    assert old.status["1A"] == FOUND
+    assert "II.1A" not in items_of("Item 1. Legal Proceedings\nMany.", "10-Q", filed=date(2004, 5, 1)).status
 
 
 def test_items_handed_to_the_annual_report_are_followed() -> None:
