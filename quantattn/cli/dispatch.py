@@ -45,7 +45,7 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "`quantattn COMMAND --help` says what a command takes. train, score and bench take Hydra overrides,",
+            "`quantattn COMMAND --help` says what one takes. train, prepare, score and bench take Hydra overrides,",
             "such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done, 1 a check or",
             "a run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM and 130 by Ctrl-C, after saving when",
             "there was something to save. QUANTATTN_DEBUG=1 shows tracebacks.",
