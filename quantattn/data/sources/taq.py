@@ -55,6 +55,7 @@ def scan_taq(
     conditions: str = "".join(SALE_CONDITIONS),
     duplicates: Literal["keep", "drop"] = "keep",
     book: Literal["national", "exchange"] = "national",
+    zone: str = ZONE,
     clock_step: Literal["ns", "us", "ms"] = "ns",
     tick: str = "0.01",
     on_bad: OnBad = "refuse",
@@ -71,6 +72,7 @@ def scan_taq(
         duplicates: "drop" sets lines aside that are equal to an earlier line of their file; they are counted anyway.
         book: of quotes of several exchanges, the best over them ("national"), or a book for each, under the name
             SYMBOL@EXCHANGE.
+        zone: of the clock that the times show; exports to other programs often hold UTC.
         clock_step: what times are rounded to.
         tick: smallest price step in dollars, as text.
         on_bad: "refuse" raises at the first row that breaks a rule; "quarantine" leaves it out, counts it under its
@@ -88,14 +90,14 @@ def scan_taq(
     ):
         if value not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-    step = price_steps(tick, PRICE_EXPONENT)
+    step, clock = price_steps(tick, PRICE_EXPONENT), Clock("iso", zone)
     files = find_files(Path(path))
     texts = [read_taq_text(file) for file in files]
     kinds = {text.kind for text in texts}
     if len(kinds) > 1:
         raise ValueError(f"{path} holds files of trades and of quotes; name those of one kind")
     found = [
-        _checked(file, text, _STEPS[clock_step], duplicates == "drop", conditions, on_bad)
+        _checked(file, text, clock, _STEPS[clock_step], duplicates == "drop", conditions, on_bad)
         for file, text in zip(files, texts, strict=True)
     ]
     kind = kinds.pop()
@@ -140,9 +142,8 @@ class _File:
     notes: list[str]
 
 
-def _checked(file: Path, text: TaqText, step: int, drop: bool, conditions: str, on_bad: OnBad) -> _File:
+def _checked(file: Path, text: TaqText, clock: Clock, step: int, drop: bool, conditions: str, on_bad: OnBad) -> _File:
     own = trade_columns if text.kind == "trades" else quote_columns
-    clock = Clock("iso", ZONE)
     typed = {"entity": names(text.columns), "event_time": times(text.columns, clock, step)}
     aside = trade_aside(conditions) if text.kind == "trades" else pl.lit(None, pl.String)
     again = pl.col("text").is_first_distinct().not_()
@@ -154,7 +155,7 @@ def _checked(file: Path, text: TaqText, step: int, drop: bool, conditions: str, 
         **{unit: _distance(pl.col("event_time"), _STEPS[unit]).max() for unit in ("ms", "us")},
     }
     columns = typed | own(text, -PRICE_EXPONENT)
-    checked = check_rows(text.part, file, columns, _rules(text.kind), on_bad, facts)
+    checked = check_rows(text.part, file, columns, _rules(text.kind, clock.zone), on_bad, facts)
     frame = checked.frame.with_columns(reason=aside)
     return _File(
         checked,
@@ -189,9 +190,9 @@ def _distance(time: pl.Expr, unit: int) -> pl.Expr:
     return pl.min_horizontal(time % unit, unit - time % unit)
 
 
-def _rules(kind: str) -> dict[str, tuple[pl.Expr, str]]:
+def _rules(kind: str, zone: str) -> dict[str, tuple[pl.Expr, str]]:
     rules = {
-        "no time": (pl.col("event_time").is_null(), f"a date and a time of {ZONE} that exists once"),
+        "no time": (pl.col("event_time").is_null(), f"a date and a time of {zone} that exists once"),
         "no symbol": (pl.col("entity").is_null() | (pl.col("entity") == ""), "a symbol"),
     }
     if kind == "trades":

@@ -62,6 +62,12 @@ def test_trades_worked_out_by_hand(tmp_path: Path) -> None:
     assert source.instruments[0].tick == 10_000
 
 
+def test_the_clock_may_show_another_zone(tmp_path: Path) -> None:
+    here, there = (scan_taq(write(tmp_path, HEADER + "\n".join(ROWS) + "\n"), **zone) for zone in ({}, {"zone": "UTC"}))
+    five_hours = 5 * 3600 * 10**9  # of New York behind UTC in January
+    assert (here.frame.collect()["event_time"] - there.frame.collect()["event_time"]).unique().to_list() == [five_hours]
+
+
 def test_what_is_set_aside_can_be_chosen(tmp_path: Path) -> None:
     path = write(tmp_path, HEADER + "\n".join(ROWS) + "\n")
     every = scan_taq(path, conditions="")
