@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from torch import Tensor
 from quantattn.batch import PackedBatch
 from quantattn.data.plan import plan as plan
 from quantattn.data.plan import shard as shard
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.generic]
@@ -52,6 +55,17 @@ class TokenTable:
         for name, column in self.fields.items():
             if column.shape != (rows,):
                 raise ValueError(f"field {name!r} has shape {column.shape}, expected ({rows},)")
+
+    @staticmethod
+    def of_frame(frame: pl.DataFrame, names: Sequence[str]) -> TokenTable:
+        """The columns of these names as fields; the frame has `entity` and `available_time` and is in their order."""
+        runs = frame["entity"].rle().struct.unnest()
+        return TokenTable(
+            fields={name: frame[name].to_numpy() for name in names},
+            time=frame["available_time"].to_numpy(),
+            offsets=np.concatenate([[0], np.cumsum(runs["len"].to_numpy().astype(np.int64))]),
+            entities=tuple(runs["value"]),
+        )
 
     def __len__(self) -> int:
         return len(self.time)

@@ -116,11 +116,4 @@ def decision_rows(events: pl.DataFrame, every: int = 1, kinds: Sequence[int] | N
 def token_table(transformed: pl.LazyFrame, tokenizer: Tokenizer) -> TokenTable:
     """The columns of a tokenizer as arrays; the frame must be in canonical order."""
     names = (*tokenizer.codes, *tokenizer.values)
-    frame = transformed.select("entity", "available_time", *names).collect()
-    runs = frame["entity"].rle().struct.unnest()
-    return TokenTable(
-        fields={name: frame[name].to_numpy() for name in names},
-        time=frame["available_time"].to_numpy(),
-        offsets=np.concatenate([[0], np.cumsum(runs["len"].to_numpy().astype(np.int64))]),
-        entities=tuple(runs["value"]),
-    )
+    return TokenTable.of_frame(transformed.select("entity", "available_time", *names).collect(), names)

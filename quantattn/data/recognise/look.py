@@ -28,6 +28,7 @@ _PACKED: tuple[tuple[bytes, str], ...] = (
     (b"PK\x03\x04", "zip"),
 )
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+"""What a damaged stream raises; RuntimeError: a zip is encrypted."""
 _CONTROL = bytes(set(range(1, 32)) - {9, 10, 12, 13, 26, 27})
 _MOST_CONTROL = 1 / 200
 """Share of control characters up to which old documents are still text."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quantattn.data.files import clear_left, put
 from quantattn.data.sources.source import file_sha256
 
 FORMAT = 1
@@ -62,20 +61,6 @@ def digest(value: object) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def put(path: Path, data: bytes) -> None:
-    """Write a file beside its destination, flush it to the disk, and rename it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def put_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write plain values as JSON with the format and a hash over them; the bytes are a function of the values."""
     own = {"format": FORMAT, **value}
@@ -114,17 +99,4 @@ def sidecars(folder: Path, piece: str = "*") -> Iterator[Path]:
 
 def clear_unfinished(folder: Path) -> None:
     """Remove what processes of this machine that are no more were writing."""
-    for left in (*folder.glob(".*"), *folder.glob("*/.*"), *folder.glob("*/*/.*")):
-        host, _, process = left.name.rpartition(".")
-        if host.endswith(f".{socket.gethostname()}") and process.isdecimal() and not _alive(int(process)):
-            left.unlink(missing_ok=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    clear_left((*folder.glob(".*"), *folder.glob("*/.*"), *folder.glob("*/*/.*")))

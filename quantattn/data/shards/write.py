@@ -12,9 +12,10 @@ from pathlib import Path
 
 import polars as pl
 
+from quantattn.data.files import put
 from quantattn.data.schema import CANONICAL_ORDER, Events, check
 from quantattn.data.shards.cut import Cutter, Cutting, Stretch
-from quantattn.data.shards.layout import Place, entity_folder, put, sidecars
+from quantattn.data.shards.layout import Place, entity_folder, sidecars
 from quantattn.data.shards.records import Shard
 
 BATCH = 65_536

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
 
+from quantattn.data.files import put
 from quantattn.data.schema import Instrument
 
 
@@ -61,14 +61,5 @@ def file_sha256(path: Path) -> str:
 
 
 def write_set_aside(rows: pl.DataFrame, path: Path) -> None:
-    """Write what a source left out as CSV: beside its destination, flushed to disk, then renamed into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            rows.write_csv(file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Write what a source left out as CSV, whole or not at all."""
+    put(path, rows.write_csv().encode())

@@ -58,15 +58,7 @@ def collect_events(source: Source) -> pl.DataFrame:
 
 def token_table(events: pl.DataFrame, tokenizer: TableTokenizer) -> TokenTable:
     """The columns of a tokenizer as arrays; the events must be in canonical order."""
-    names = (*tokenizer.codes, *tokenizer.values)
-    frame = tokenizer.transform(events.lazy()).collect()
-    runs = frame["entity"].rle().struct.unnest()
-    return TokenTable(
-        fields={name: frame[name].to_numpy() for name in names},
-        time=frame["available_time"].to_numpy(),
-        offsets=np.concatenate([[0], np.cumsum(runs["len"].to_numpy().astype(np.int64))]),
-        entities=tuple(runs["value"]),
-    )
+    return TokenTable.of_frame(tokenizer.transform(events.lazy()).collect(), (*tokenizer.codes, *tokenizer.values))
 
 
 def of_entities(table: TokenTable, stop: Ints, rows: Ints) -> tuple[TokenTable, Ints]:

@@ -16,7 +16,6 @@ import polars as pl
 from quantattn.data.sources.crypto.bitmex_stream import BitmexStream
 from quantattn.data.sources.crypto.bitstamp_stream import BitstampStream
 from quantattn.data.sources.crypto.build import LevelSource, LevelStage, build
-from quantattn.data.sources.crypto.clocks import Order
 from quantattn.data.sources.crypto.feed import Account, BadLine, Reading, files_under
 from quantattn.data.sources.crypto.messages import Line, Recording, Rows, Stream, decode, plausible, show
 from quantattn.data.sources.decimals import NotExact, scaled
@@ -63,10 +62,7 @@ def scan_capture(
     files = files_under(Path(path), "a capture", ENDINGS)
 
     def parts(account: Account) -> Iterator[pl.DataFrame]:
-        recording, order = Recording(account, _parted, partial(_stream_of, account)), Order()
-        for file in files:
-            for rows in recording.read(file):
-                yield order.check(rows, file)
+        return Recording(account, _parted, partial(_stream_of, account)).read_all(files)
 
     return build(parts, partial(LevelStage, from_empty=from_empty), account)
 

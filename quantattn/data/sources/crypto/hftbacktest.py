@@ -14,7 +14,6 @@ import polars as pl
 
 from quantattn.data.sources.crypto.binance_stream import BinanceStream
 from quantattn.data.sources.crypto.build import LevelSource, LevelStage, ShownStage, build
-from quantattn.data.sources.crypto.clocks import Order
 from quantattn.data.sources.crypto.feed import Account, BadLine, Reading, files_under
 from quantattn.data.sources.crypto.hyperliquid import HyperliquidStream
 from quantattn.data.sources.crypto.messages import Line, Recording, Rows, Stream, decode, plausible
@@ -64,10 +63,8 @@ def scan_hftbacktest(
     whole_books = book == "quotes" or venue is HyperliquidStream
 
     def parts(account: Account) -> Iterator[pl.DataFrame]:
-        recording, order = Recording(account, _parted, partial(_stream_of, venue, account, book == "quotes")), Order()
-        for file in files:
-            for rows in recording.read(file):
-                yield order.check(rows, file)
+        choose = partial(_stream_of, venue, account, book == "quotes")
+        return Recording(account, _parted, choose).read_all(files)
 
     return build(parts, ShownStage if whole_books else LevelStage, Account(reading))
 

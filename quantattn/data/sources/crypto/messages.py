@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from quantattn.data.schema import CLEAR, EXECUTE, UPDATE, level_columns
-from quantattn.data.sources.crypto.clocks import Clocks
+from quantattn.data.sources.crypto.clocks import Clocks, Order
 from quantattn.data.sources.crypto.feed import EARLIEST, LATEST, ROWS, SECOND, Account, BadLine
 from quantattn.data.sources.decimals import NotExact, scaled, whole
 from quantattn.data.sources.pieces import read_pieces
@@ -161,6 +161,13 @@ class Recording:
         self.account, self._parted, self._choose = account, parted, choose
         self.stream: Stream | None = None
         self._last = 0
+
+    def read_all(self, files: Iterable[Path]) -> Iterator[pl.DataFrame]:
+        """The rows of files that follow each other, piece by piece."""
+        order = Order()
+        for file in files:
+            for rows in self.read(file):
+                yield order.check(rows, file)
 
     def read(self, path: Path) -> Iterator[pl.DataFrame]:
         """The rows of a file, piece by piece, their clocks set.
