@@ -32,6 +32,8 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 _COLUMNS = {"impl", "D", "N", "mask", "pass", "tflops"}
+_OTHERS = {"written_mib", "workspace_mib", "tokens_per_s"}
+"""What rows of other benchmarks have beside these."""
 _WIDTH = 0.8
 """Share of a shape's place that its bars fill."""
 
@@ -44,8 +46,10 @@ def draw_speeds(rows: Sequence[Mapping[str, object]]) -> str:
             implementation is ours; a shape that one has no row for has no bar of it.
 
     Raises:
-        ValueError: no rows, or rows without one of the columns.
+        ValueError: no rows, rows without one of the columns, or those of another benchmark.
     """
+    if foreign := _OTHERS & set(rows[0] if rows else ()):
+        raise ValueError(f"expected rows of bench=attention, got those of another, with {', '.join(sorted(foreign))}")
     if missing := _COLUMNS - set(rows[0] if rows else ()):
         raise ValueError(f"expected rows of bench=attention, got none with {', '.join(sorted(missing))}")
     names = list(dict.fromkeys(str(row["impl"]) for row in rows))

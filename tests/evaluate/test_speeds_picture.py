@@ -53,7 +53,7 @@ def test_shapes_passes_and_names_are_told_and_the_bytes_repeat() -> None:
     assert svg == draw_speeds(rows())
 
 
-@pytest.mark.parametrize("given", [[], [{"impl": "ours", "N": "8"}]])
+@pytest.mark.parametrize("given", [[], [{"impl": "ours", "N": "8"}], [{**row, "written_mib": "1"} for row in rows()]])
 def test_other_rows_are_refused(given: list[dict[str, object]]) -> None:
     with pytest.raises(ValueError, match="expected rows of bench=attention"):
         draw_speeds(given)
