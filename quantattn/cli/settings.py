@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Literal
 
 from quantattn.attention.choose import BACKENDS
@@ -36,7 +37,10 @@ class PathSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """An encoder: a size, and what to change about it; None leaves a setting to the size."""
+    """An encoder: a size, and what to change about it; None leaves a setting to the size.
+
+    `value_bins` is the most bins of a float field's piecewise-linear features; their edges come from training rows.
+    """
 
     size: str
     causal: bool = False
@@ -52,6 +56,8 @@ class ModelSettings:
     local_rotary_base: float | None = None
     time_rotary: float | None = None
     value_frequencies: int | None = None
+    value_frequency_scale: float | None = None
+    value_bins: int = 0
     dropout: float | None = None
     gradient_checkpointing: bool | str | None = None
     compile: bool | None = None
@@ -59,17 +65,27 @@ class ModelSettings:
     def __post_init__(self) -> None:
         if self.size not in SIZES:
             raise ValueError(f"model.size must be one of {', '.join(SIZES)}, got {self.size!r}")
+        if self.value_bins < 0:
+            raise ValueError(f"model.value_bins must be at least 0, got {self.value_bins}")
         self.encoder({"kind": 9}, (), "auto")
 
-    def encoder(self, codes: Mapping[str, int], values: tuple[str, ...], backend: str) -> EncoderConfig:
-        """The encoder for data with these fields.
+    def encoder(
+        self,
+        codes: Mapping[str, int],
+        values: tuple[str, ...],
+        backend: str,
+        value_edges: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
+    ) -> EncoderConfig:
+        """The encoder for data with these fields, and with bins of these edges for the float ones.
 
         Raises:
             ValueError: settings that do not go together.
         """
-        changes = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "size"}
+        changes = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("size", "value_bins")}
         given = {name: value for name, value in changes.items() if value is not None}
-        return EncoderConfig.of_size(self.size, codes=codes, values=values, attention_backend=backend, **given)
+        return EncoderConfig.of_size(
+            self.size, codes=codes, values=values, attention_backend=backend, value_edges=dict(value_edges), **given
+        )
 
 
 @dataclass(frozen=True)

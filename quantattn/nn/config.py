@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +61,9 @@ class EncoderConfig:
         time_rotary: share in [0, 1] of the rotated pairs that turn with event time instead of position.
         time_periods: (shortest, longest) period in seconds of the pairs that turn with time, spaced by equal ratios.
         value_frequencies: learned sine and cosine features for each float field, beside the value itself.
+        value_frequency_scale: standard deviation of the normal law from which their frequencies are drawn.
+        value_edges: float field → T + 1 rising edges of the T bins of its piecewise-linear features, beside the value
+            itself; a field that is not named has none.
         dropout: probability of zeroing an entry of a residual branch while training.
         norm_eps: ε of every RMS norm.
         gradient_checkpointing: what backward computes again. True keeps block inputs only; "feed_forward" keeps beside
@@ -87,6 +91,8 @@ class EncoderConfig:
     time_rotary: float = 0.0
     time_periods: tuple[float, float] = (1e-3, 86_400.0)
     value_frequencies: int = 0
+    value_frequency_scale: float = 1.0
+    value_edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     dropout: float = 0.0
     norm_eps: float = 1e-6
     gradient_checkpointing: bool | str = False
@@ -100,6 +106,7 @@ class EncoderConfig:
         both = sorted(set(self.codes) & set(self.values))
         if both:
             raise ValueError(f"a field is either codes or values, {both} are given as both")
+        object.__setattr__(self, "value_edges", _checked_edges(self.value_edges, self.values))
         if not self.codes and not self.values:
             raise ValueError("an encoder needs at least one field in codes or values, got none")
         for name in ("n_layers", "width", "n_heads", "hidden", "global_every"):
@@ -143,8 +150,9 @@ class EncoderConfig:
 
     @property
     def value_features(self) -> int:
-        """Inputs of the value projection: the value, a missing flag, and 2 features a frequency, for each field."""
-        return len(self.values) * (2 + 2 * self.value_frequencies)
+        """Inputs of the value projection: for each field the value, a missing flag, 2 features a frequency, 1 a bin."""
+        bins = sum(len(edges) - 1 for edges in self.value_edges.values())
+        return len(self.values) * (2 + 2 * self.value_frequencies) + bins
 
     @property
     def n_parameters(self) -> int:
@@ -179,25 +187,34 @@ class EncoderConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: dicts, lists, strings, numbers, true, false, null."""
         plain = asdict(self)
-        return plain | {"values": list(self.values), "time_periods": list(self.time_periods)}
+        edges = {name: list(found) for name, found in self.value_edges.items()}
+        return plain | {"values": list(self.values), "time_periods": list(self.time_periods), "value_edges": edges}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> EncoderConfig:
-        """Inverse of `to_dict`; every key must be there and no other.
+        """Inverse of `to_dict`; every key must be there and no other, but for those that older models lack.
 
         Raises:
             ValueError, TypeError: naming the key that is missing, unknown or wrong.
         """
+        plain = {**_NOT_YET, **plain}
         missing = sorted({f.name for f in fields(cls)} - set(plain))
         if missing:
             raise ValueError(f"encoder configuration lacks {', '.join(missing)}")
         return cls(**_known(plain))
 
 
+_FAR = 1e30
+"""No edge lies beyond this and no bin is narrower than its inverse: what is computed with them in float32 is finite."""
+
+_NOT_YET: Mapping[str, Any] = MappingProxyType({"value_frequency_scale": 1.0, "value_edges": {}})
+"""Settings that came later, with the values that models from before them have."""
+
 _REALS: tuple[tuple[str, float, float], ...] = (
     ("rotary_base", 1.0, math.inf),
     ("local_rotary_base", 1.0, math.inf),
     ("time_rotary", 0.0, 1.0),
+    ("value_frequency_scale", 0.0, math.inf),
     ("dropout", 0.0, 1.0),
     ("norm_eps", 0.0, 1.0),
 )
@@ -244,6 +261,21 @@ def _checked_names(what: str, names: Any) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise ValueError(f"{what} names a field twice: {sorted(names)}")
     return tuple(names)
+
+
+def _checked_edges(edges: Any, values: tuple[str, ...]) -> dict[str, tuple[float, ...]]:
+    if not isinstance(edges, Mapping):
+        raise TypeError(f"value_edges must map float fields to edges of bins, got {edges!r:.80}")
+    if unknown := sorted(set(edges) - set(values)):
+        raise ValueError(f"value_edges names {unknown}, which are none of the float fields {list(values)}")
+    found: dict[str, tuple[float, ...]] = {}
+    for name, each in edges.items():
+        if not isinstance(each, (tuple, list)) or len(each) < 2:
+            raise TypeError(f"value_edges[{name!r}] must be two numbers or more, got {each!r:.80}")
+        found[name] = tuple(_checked_real(f"value_edges[{name!r}]", x, -_FAR, _FAR) for x in each)
+        if any(high - low < 1 / _FAR for low, high in pairwise(found[name])):
+            raise ValueError(f"value_edges[{name!r}] must rise, got {found[name]!s:.80}")
+    return found
 
 
 def _checked_periods(periods: Any) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,10 @@ from quantattn.nn.invariant import Linear, elementwise
 class Embedding(nn.Module):
     """Sum of one code embedding a categorical field and a linear map of the float fields.
 
-    x = Σ_f E_f[code_f] + W [v, missing, sin(2π ω v), cos(2π ω v)], where v is 0 and `missing` is 1 when the value
-    is NaN. The periodic features (Gorishniy et al. 2022, arXiv 2203.05556) exist when
-    `value_frequencies > 0`; ω is learned. Code 0 (missing) and code 1 (masked) have vectors of their own.
+    x = Σ_f E_f[code_f] + W [v, missing, sin(2π ω v), cos(2π ω v), PLE(v)], where v is 0 and `missing` is 1 when the
+    value is NaN. Two kinds of features are options (Gorishniy et al. 2022, arXiv 2203.05556, section 3): periodic ones
+    where `value_frequencies > 0`, with ω drawn with deviation `value_frequency_scale` and learned, and piecewise-linear
+    ones of the fields in `value_edges`. Code 0 (missing) and code 1 (masked) have vectors of their own.
     """
 
     batch_invariant = False
@@ -30,6 +32,8 @@ class Embedding(nn.Module):
         self.values = config.values
         self.tables = nn.ModuleList(nn.Embedding(config.codes[name], config.width) for name in self.names)
         self.frequencies: nn.Parameter | None = None
+        self.frequency_scale = config.value_frequency_scale
+        self.bins = PiecewiseLinear(config) if config.value_edges else None
         self.project: Linear | None = None
         if config.values:
             self.project = Linear(config.value_features, config.width, bias=False)
@@ -45,7 +49,7 @@ class Embedding(nn.Module):
         if self.project is not None:
             nn.init.normal_(self.project.weight, std=(terms * max(1, len(self.values))) ** -0.5)
         if self.frequencies is not None:
-            nn.init.normal_(self.frequencies)
+            nn.init.normal_(self.frequencies, std=self.frequency_scale)
 
     def forward(self, fields: Mapping[str, Tensor]) -> Tensor:
         """(T, C) embeddings of a batch's fields; fields that the encoder does not know are left alone.
@@ -77,7 +81,43 @@ class Embedding(nn.Module):
         if self.frequencies is not None:
             angle = (2 * math.pi * value[..., None] * self.frequencies).flatten(-2)  # (T, V · frequencies)
             features += [elementwise(turn, angle, self.batch_invariant) for turn in (torch.sin, torch.cos)]
+        if self.bins is not None:
+            features.append(self.bins(value, missing))
         return torch.cat(features, dim=-1)
+
+
+class PiecewiseLinear(nn.Module):
+    """How far each value has come through each bin of its field: clamp((v − b_{t−1}) / (b_t − b_{t−1}), 0, 1).
+
+    Bins below the value give 1, those above it 0. Beyond the edges all stand still, where the first and last of the
+    paper go on in a line: the value itself stands beside them, and a bin as narrow as those between quantiles would
+    make a huge feature of a value that training never saw. A missing value gives 0 everywhere; the flag of the
+    embedding tells it from b_0.
+    """
+
+    field: Tensor
+    left: Tensor
+    width: Tensor
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        bins = [
+            (number, low, high - low)
+            for number, name in enumerate(config.values)
+            for low, high in pairwise(config.value_edges.get(name, ()))
+        ]
+        field, left, width = zip(*bins, strict=True)
+        # Edges belong to the description, and no file of weights fills them in afterwards: they are made here also when
+        # the rest is described on no device.
+        with torch.device("cpu"):
+            self.register_buffer("field", torch.tensor(field), persistent=False)
+            self.register_buffer("left", torch.tensor(left, dtype=torch.float32), persistent=False)
+            self.register_buffer("width", torch.tensor(width, dtype=torch.float32), persistent=False)
+
+    def forward(self, value: Tensor, missing: Tensor) -> Tensor:
+        """(T, V) values, 0 where they are `missing` (T, V) → (T, bins of all fields)."""
+        share = ((value[..., self.field] - self.left) / self.width).clamp(0, 1)
+        return share.masked_fill(missing[..., self.field], 0.0)
 
 
 def check_fields(fields: Mapping[str, Tensor], codes: tuple[str, ...], values: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from quantattn import load_model
 from quantattn.cli import main
 
 TABLE = [
@@ -44,6 +45,7 @@ def test_train_then_score(bank: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     run = bank / "run"
     labels = ["labels=outcome", f"labels.path={bank / 'outcomes.csv'}", "labels.label=group"]
     steps = ["trainer.max_steps=2", "trainer.validate_every=1", "trainer.threads=1", f"paths.output_dir={run}"]
+    steps += ["model.value_bins=4", "model.value_frequencies=2"]
     given = ["experiment=sberbank", "data=table", f"data.path={bank / 'events.csv'}", *TABLE, *labels, *steps]
     assert call(monkeypatch, "train", *given) == 0
     printed = capsys.readouterr().out
@@ -54,6 +56,8 @@ def test_train_then_score(bank: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert methods[:3] == ["encoder", "majority class", "logistic regression"]
     assert (table["block_kind"], table["blocks"]) == ("entity", 8)
     assert json.loads((run / "data.json").read_text())["audit"]["passed"]
+    edges = load_model(run / "model").encoder.config.value_edges
+    assert {name: len(found) for name, found in edges.items()} == {"amount_value": 5, "gap_value": 5}
     assert "same history in two parts" in (run / "report.html").read_text()
 
     (bank / "new.csv").write_text("who,day,kind,amount\nx,3,games,1.00\nx,5,food,2.00\ny,4,never seen,\n")

@@ -90,7 +90,8 @@ def model(packs: Any, tiny: Any) -> Model:
         "vol": RegressionConfig(1.5, 2.5, "mean"),
         "events": EventsConfig(("kind", "gap")),
     }
-    model = Model(tiny(qk_norm=True, value_frequencies=2, n_heads=4, n_kv_heads=2), heads)
+    bins = {"size_value": (-1.0, 0.1, 2.0)}
+    model = Model(tiny(qk_norm=True, value_frequencies=2, value_edges=bins, n_heads=4, n_kv_heads=2), heads)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return model

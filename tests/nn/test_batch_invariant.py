@@ -26,7 +26,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "local": {"local_window": 4, "global_every": 2, "local_rotary_base": 100.0},
     "causal and local": {"causal": True, "local_window": 4, "global_every": 2},
     "grouped heads": {"n_heads": 4, "n_kv_heads": 2, "qk_norm": True, "value_frequencies": 2},
-    "odd sizes": {"width": 36, "n_heads": 3, "hidden": 33, "value_frequencies": 1, "time_rotary": 1.0},
+    "odd sizes": {
+        "value_edges": {"gap_value": (-1.0, 0.1, 0.5, 0.7)},
+        "width": 36,
+        "n_heads": 3,
+        "hidden": 33,
+        "value_frequencies": 1,
+        "time_rotary": 1.0,
+    },
 }
 
 

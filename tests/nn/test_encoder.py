@@ -19,7 +19,7 @@ VARIANTS = [
     {"causal": True},
     {"local_window": 3, "global_every": 2, "local_rotary_base": 100.0, "n_layers": 3},
     {"causal": True, "local_window": 3, "global_every": 2, "n_layers": 3},
-    {"time_rotary": 0.5, "qk_norm": True, "value_frequencies": 2},
+    {"time_rotary": 0.5, "qk_norm": True, "value_frequencies": 2, "value_edges": {"gap_value": (-1.0, 0.0, 0.5)}},
     {"n_heads": 4, "n_kv_heads": 2, "time_rotary": 1.0},
 ]
 

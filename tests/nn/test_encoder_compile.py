@@ -33,6 +33,7 @@ def test_nothing_breaks_the_graph(packs: Any, tiny: Any, graphs: Any) -> None:
         "local_window": 3,
         "global_every": 2,
         "value_frequencies": 1,
+        "value_edges": {"size_value": (-1.0, 0.0, 1.0)},
     }
     encoder = tiny(**options).double().requires_grad_(False)
     compiled = torch.compile(encoder, backend="eager", fullgraph=True, dynamic=True)
