@@ -103,16 +103,9 @@ def rebuild_book(messages: pl.DataFrame, levels: int = 10, *, zone: str | None =
         ValueError: the table breaks its schema, or a new order lacks its side or price.
         RuntimeError: numba is not installed.
     """
-    if levels < 1:
-        raise ValueError(f"levels must be at least 1, got {levels}")
     check(messages, BookMessages)
-    books = [_Replay(part, levels, 0) for part in _books(messages, zone)]
-    frames = [book.frame() for book in books]
-    depth = book_levels(messages.columns)
-    names = [name for level in range(1, max(depth, levels) + 1) for name in level_columns(level)]
-    empty = messages.clear().drop(names, strict=False)
-    empty = empty.with_columns(pl.lit(None, pl.Int64).alias(name) for name in names[: 4 * levels])
-    return RebuiltBook(pl.concat([empty, *frames]), sum((book.tally() for book in books), Tally()))
+    books = OrderBooks(levels, zone=zone)
+    return RebuiltBook(books.after(messages), books.tally)
 
 
 def compare_book(events: pl.DataFrame, *, zone: str | None = EXCHANGE_ZONE) -> BookAgreement:
@@ -133,51 +126,112 @@ def compare_book(events: pl.DataFrame, *, zone: str | None = EXCHANGE_ZONE) -> B
     levels = book_levels(events.columns)
     if not levels:
         raise ValueError("the table has no columns of a book (ask_price_1 …) to compare with")
-    books = [_Replay(part, levels, levels) for part in _books(events, zone)]
+    books = OrderBooks(levels, zone=zone)
+    made = books._replayed(events, levels)
     keys = events.select("entity", "available_time", "seq", "kind")
-    return BookAgreement(
-        keys.with_columns(
-            filled=np.concatenate([book.filled for book in books] or [np.zeros(0, np.uint8)]),
-            differs=np.concatenate([book.differs for book in books] or [np.zeros(0, np.bool_)]),
-        ),
-        sum((book.tally() for book in books), Tally()),
-    )
+    return BookAgreement(keys.with_columns(filled=made.filled, differs=made.differs), books.tally)
+
+
+class OrderBooks:
+    """The books of `rebuild_book`, for messages that come piece by piece; settings as there.
+
+    Attributes:
+        levels: how many are noted.
+        tally: what did not go with the books so far.
+    """
+
+    def __init__(self, levels: int, *, zone: str | None = EXCHANGE_ZONE) -> None:
+        if levels < 1:
+            raise ValueError(f"levels must be at least 1, got {levels}")
+        self.levels, self.tally, self._zone = levels, Tally(), zone
+        self._book, self._last = _Standing(0), (0, 0)
+        self._of: tuple[Any, ...] | None = None
+
+    def after(self, messages: pl.DataFrame) -> pl.DataFrame:
+        """Apply rows, which follow those of the last call in canonical order, and return them with the book after each.
+
+        Raises:
+            ValueError: a new order lacks its side or price.
+        """
+        return self._replayed(messages, 0).frame()
+
+    def _replayed(self, messages: pl.DataFrame, window: int) -> _Replay:
+        made = _Replay(messages, self.levels, window)
+        starts, books = _books(messages, self._zone)
+        goes_on = bool(books) and books[0] == self._of
+        begins = starts[1:] if goes_on else starts
+        kind_before, side_before = self._last if goes_on else (0, 0)
+        made.refuse_incomplete(begins, kind_before == DELETE)
+        if goes_on and made.kind[0] == NEW and made.side[0] == 0 and kind_before == DELETE:
+            made.side[0] = side_before  # a replacement that does not say its side again
+        for place, (start, end) in enumerate(pairwise([*starts, messages.height])):
+            opens = place > 0 or not goes_on
+            if opens:
+                self._book = _Standing(window)
+            self._book.apply(made, start, end, opens)
+        if books:
+            self._of, self._last = books[-1], (int(made.kind[-1]), int(made.side[-1]))
+        self.tally += made.tally()
+        return made
+
+
+class _Standing:
+    """The orders and levels of one book."""
+
+    def __init__(self, window: int) -> None:
+        self.window, self.counts = window, np.zeros(3, np.int64)
+        self.table, self.sides = np.zeros((1, 4), np.int64), np.zeros((3, 2, 0), np.int64)
+
+    def apply(self, made: _Replay, start: int, end: int, opens: bool) -> None:
+        """Apply rows start … end − 1; `opens` says that the first of them begins the book."""
+        replay = compiled("quantattn.data.market.replay")
+        chunk = min(_CHUNK, end - start)
+        for first in range(start, end, chunk):
+            rows = 1 << int(2 * (self.counts[2] + chunk) - 1).bit_length()
+            if rows > len(self.table):
+                larger = np.zeros((rows, 4), np.int64)
+                replay.grow(self.table, larger)
+                self.table = larger
+            room = int(self.counts[:2].max()) + chunk + self.window + 1
+            if room > self.sides.shape[2]:
+                more = np.zeros((3, 2, 2 * room - self.sides.shape[2]), np.int64)
+                self.sides = np.concatenate([self.sides, more], axis=2)
+            replay.replay(
+                *(made.kind, made.side, made.price, made.size, made.order_id, self.table, *self.sides, self.counts),
+                *(made.tallies, self.window, made.shown, made.book, made.filled, made.differs),
+                *(first, min(first + chunk, end), opens and first == start),
+            )
 
 
 class _Replay:
-    """One book from its first message to its last."""
+    """Messages as arrays, and what is noted of the books after each."""
 
     def __init__(self, messages: pl.DataFrame, levels: int, window: int) -> None:
-        replay = compiled("quantattn.data.market.replay")
         n = messages.height
-        self.messages, self.levels = messages, levels
+        self.messages = messages
         self.kind = messages["kind"].to_numpy(writable=True)
         self.side = messages["side"].to_numpy(writable=True)
         self.price = messages["price"].fill_null(MISSING).to_numpy(writable=True)
         self.size = messages["size"].to_numpy(writable=True)
+        self.order_id = messages["order_id"].to_numpy(writable=True)
         self.book = np.empty((4 * levels, n), np.int64)
         self.filled, self.differs = np.zeros(n, np.uint8), np.zeros(n, np.bool_)
-        self.tallies = np.zeros(5, np.int64)
-        _refuse_incomplete(self.kind, self.side, self.price, messages)
-        shown = np.zeros((0, 0), np.int64)
+        self.tallies, self.shown = np.zeros(5, np.int64), np.zeros((0, 0), np.int64)
         if window:
             names = [name for level in range(1, levels + 1) for name in level_columns(level)]
-            shown = np.stack([messages[name].fill_null(0).to_numpy() for name in names])
-        order_id, counts = messages["order_id"].to_numpy(writable=True), np.zeros(3, np.int64)
-        table, sides = np.zeros((1, 4), np.int64), np.zeros((3, 2, 0), np.int64)
-        for start in range(0, n, _CHUNK):
-            end = min(start + _CHUNK, n)
-            rows = 1 << int(2 * (counts[2] + _CHUNK) - 1).bit_length()
-            if rows > len(table):
-                larger = np.zeros((rows, 4), np.int64)
-                replay.grow(table, larger)
-                table = larger
-            room = int(counts[:2].max()) + _CHUNK + window + 1
-            if room > sides.shape[2]:
-                sides = np.concatenate([sides, np.zeros((3, 2, 2 * room - sides.shape[2]), np.int64)], axis=2)
-            replay.replay(
-                *(self.kind, self.side, self.price, self.size, order_id, table, *sides, counts, self.tallies, window),
-                *(shown, self.book, self.filled, self.differs, start, end, start == 0),
+            self.shown = np.stack([messages[name].fill_null(0).to_numpy() for name in names])
+
+    def refuse_incomplete(self, begins: list[int], after_deletion: bool) -> None:
+        """Raise for a new order that lacks its price, or its side where no deletion stands right before it."""
+        replaces = np.zeros(len(self.kind), np.bool_)
+        replaces[:1], replaces[1:] = after_deletion, self.kind[:-1] == DELETE
+        replaces[begins] = False
+        lacking = np.flatnonzero((self.kind == NEW) & (((self.side == 0) & ~replaces) | (self.price == MISSING)))
+        if len(lacking):
+            row = self.messages.row(int(lacking[0]), named=True)
+            raise ValueError(
+                f"a new order needs a side (1 or -1) and a price, but order {row['order_id']} of {row['entity']} (seq "
+                f"{row['seq']}) has side {row['side']} and price {row['price']} ({len(lacking)} such rows)"
             )
 
     def frame(self) -> pl.DataFrame:
@@ -192,7 +246,7 @@ class _Replay:
         ).with_columns(book_columns(self.book))
 
     def tally(self) -> Tally:
-        """What did not go with the book."""
+        """What did not go with the books."""
         ask, ask_size, bid, bid_size = self.book[:4]
         both = (ask_size > 0) & (bid_size > 0)
         reused, unknown, unplaced, overdrawn, contradicting = self.tallies.tolist()
@@ -211,36 +265,22 @@ def book_columns(book: NDArray[np.int64]) -> list[pl.Series]:
     return columns
 
 
-def _books(messages: pl.DataFrame, zone: str | None) -> list[pl.DataFrame]:
-    """The table cut where a book begins."""
+def _books(messages: pl.DataFrame, zone: str | None) -> tuple[list[int], list[tuple[Any, ...]]]:
+    """Rows at which a book begins, and whose each is: the entity and, with a zone, the day."""
     if not messages.height:
-        return []
+        return [], []
     # No zone changes its date within a quarter of an hour, so only the first message of each has to be asked.
     quarter = pl.lit(0) if zone is None else pl.col("available_time") // (900 * 10**9)
     run = messages.select(pl.struct("entity", quarter.alias("quarter")).rle_id())["entity"]
     edges = np.searchsorted(run.to_numpy(), np.arange(int(run[-1]) + 1))
-    firsts = messages.select("entity", pl.from_epoch("available_time", "ns"))[edges]
+    firsts = messages.select("entity", pl.from_epoch("available_time", "ns").alias("day"))[edges]
     if zone is None:
-        begins = firsts["entity"].rle_id()
+        firsts = firsts.select("entity")
     else:
-        local = pl.col("available_time").dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
-        begins = firsts.select(pl.struct("entity", local.dt.date()).rle_id())["entity"]
-    starts = edges[np.searchsorted(begins.to_numpy(), np.arange(int(begins[-1]) + 1))].tolist()
-    return [messages[a:b] for a, b in pairwise([*starts, messages.height])]
-
-
-def _refuse_incomplete(
-    kind: NDArray[np.uint8], side: NDArray[np.int8], price: NDArray[np.int64], messages: pl.DataFrame
-) -> None:
-    replaces = np.zeros(len(kind), np.bool_)
-    replaces[1:] = kind[:-1] == DELETE
-    lacking = np.flatnonzero((kind == NEW) & (((side == 0) & ~replaces) | (price == MISSING)))
-    if len(lacking):
-        row = messages.row(int(lacking[0]), named=True)
-        raise ValueError(
-            f"a new order needs a side (1 or -1) and a price, but order {row['order_id']} of {row['entity']} (seq "
-            f"{row['seq']}) has side {row['side']} and price {row['price']} ({len(lacking)} such rows)"
-        )
+        local = pl.col("day").dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
+        firsts = firsts.with_columns(local.dt.date())
+    begins = np.flatnonzero(np.diff(firsts.select(pl.struct(pl.all()).rle_id()).to_series().to_numpy(), prepend=-1))
+    return edges[begins].tolist(), firsts[begins].rows()
 
 
 def compiled(module: str) -> Any:

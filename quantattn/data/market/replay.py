@@ -55,7 +55,7 @@ def replay(
     for i in range(start, end):
         full_asks, full_bids = counts[ASK] == window, counts[BID] == window
         if kind[i] == NEW:
-            if side[i] == 0 and i and kind[i - 1] == DELETE:
+            if side[i] == 0 and i > (start if opens else 0) and kind[i - 1] == DELETE:
                 side[i] = side[i - 1]  # a replacement that does not say its side again
             if side[i] == 0:
                 tallies[UNPLACED] += 1

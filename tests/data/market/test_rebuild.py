@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter
+from itertools import pairwise
 
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantattn.data.market import Tally, book_flags, compare_book, rebuild_book
+from quantattn.data.market import OrderBooks, Tally, book_flags, compare_book, rebuild_book
 from quantattn.data.schema import BookEvents, BookMessages, check, level_columns
 
 pytest.importorskip("numba", reason="numba is not here (pip install 'quantattn[book]')")
@@ -118,6 +119,24 @@ def test_the_book_is_what_a_dict_of_orders_gives(first: list[Message], second: l
         zone=None,
     )
     assert joined.frame.select(NAMES).rows() == naive(first + second)[0]
+
+
+REPLACED = st.tuples(TAKEN, PRICES, NUMBERS).map(lambda r: [(3, *r[0][1:]), (1, 0, r[1], 2, r[2])])
+WITH_REPLACEMENTS = st.lists(st.one_of(NEW.map(lambda row: [row]), TAKEN.map(lambda row: [row]), REPLACED), max_size=30)
+
+
+@given(first=WITH_REPLACEMENTS, second=WITH_REPLACEMENTS, cuts=st.lists(st.integers(0, 180), max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_messages_in_pieces_give_the_books_of_the_whole(
+    first: list[list[Message]], second: list[list[Message]], cuts: list[int]
+) -> None:
+    one, two = (sum(rows, list[Message]()) for rows in (first, second))
+    both = pl.concat([table(one), table(two, "A", DAY), table(one, "B")])
+    whole, books = rebuild_book(both, LEVELS), OrderBooks(LEVELS)
+    edges = sorted({0, *(min(cut, both.height) for cut in cuts), both.height})
+    made = [books.after(both[a:b]) for a, b in pairwise(edges)] or [books.after(both)]
+    assert pl.concat(made).equals(whole.frame)
+    assert books.tally == whole.tally
 
 
 def long_stream(n: int, seed: int = 0) -> list[Message]:
