@@ -52,3 +52,9 @@ def test_few_visible_keys_have_a_configuration_of_their_own(
 ) -> None:
     assert forward_config(64, n_q, n_k, left, right) is (SHORT if short else FORWARD)[64]
     assert forward_config(256, n_q, n_k, left, right) is FORWARD[256]  # where there is none
+
+
+def test_wider_heads_take_it_for_fewer_keys_and_only_under_a_bound() -> None:
+    assert forward_config(128, 64, 64, None, None) is FORWARD[128]
+    assert forward_config(128, 1024, 1024, None, 0) is SHORT[128]
+    assert forward_config(128, 1025, 1025, None, 0) is FORWARD[128]

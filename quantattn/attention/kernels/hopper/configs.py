@@ -62,9 +62,11 @@ FORWARD = {
 """Columns of a buffer → configuration."""
 SHORT = {
     64: ForwardConfig(1, 64, stages=2, registers=104, spare=24, overlap=True, turns=False, programs=3),
+    128: ForwardConfig(1, 64, stages=2, registers=168, spare=32, overlap=True, turns=False, programs=2),
 }
 """The same where a query sees few keys: a tile is over soon, and what its program waits for others do beside it."""
-_FEW, _FEW_BOUNDED = 512, 2048
+_FEW = {64: (512, 2048), 128: (0, 1024), 256: (0, 0)}
+"""How many keys are few, by columns: without a bound and with one."""
 
 
 def forward_config(columns: int, n_q: int, n_k: int, left: int | None, right: int | None) -> ForwardConfig:
@@ -77,11 +79,11 @@ def forward_config(columns: int, n_q: int, n_k: int, left: int | None, right: in
         left: bound of the window, or None.
         right: likewise.
     """
-    keys, few = n_k, _FEW
+    keys, (few, few_bounded) = n_k, _FEW[columns]
     if left is not None or right is not None:
         ahead, behind = n_k if right is None else right, n_q if left is None else left
-        keys, few = min(n_k, ahead + behind + 1), _FEW_BOUNDED
-    return SHORT.get(columns, FORWARD[columns]) if keys <= few else FORWARD[columns]
+        keys, few = min(n_k, ahead + behind + 1), few_bounded
+    return SHORT[columns] if keys <= few else FORWARD[columns]
 
 
 @dataclass(frozen=True)
