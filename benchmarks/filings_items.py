@@ -1,4 +1,4 @@
-"""Processor seconds and peak memory from the HTML of 10-K filings to their items, beside two peers, on one core.
+"""Processor seconds and peak memory from files of 10-K HTML to their items, beside two peers, on one core.
 
     python benchmarks/filings_items.py FOLDER [--peers SITE]
 
@@ -19,10 +19,12 @@ import re
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from quantattn.data.filings.item_names import scheme_of
+from quantattn.data.filings.items import Items
 from quantattn.data.filings.text import decode, is_html, read_bytes
 
 READERS = {
@@ -32,35 +34,33 @@ READERS = {
 }
 """Reader → the module that it cannot do without."""
 WARM = "<html><body><p>Item 1. Business</p><p>Anvils.</p><p>Item 2. Properties</p><p>None.</p></body></html>"
-Read = Callable[[list[str]], tuple[list[dict[str, int]], int]]
-"""Pages → characters of every item of each, and KiB that child processes had at their peak."""
+Read = Callable[[list[Path]], tuple[list[dict[str, int]], int]]
+"""Files → characters of every item of each, and KiB that child processes had at their peak."""
 
 
-def ours(pages: list[str]) -> tuple[list[dict[str, int]], int]:
+def ours(files: list[Path]) -> tuple[list[dict[str, int]], int]:
     """Lexbor in a child, then one search for all headings."""
-    from quantattn.data.filings.items import items_of
-    from quantattn.data.filings.markup import MarkupPool, Rendered
+    from quantattn.data.filings.pool import ParsePool
 
     found = []
-    with MarkupPool() as pool:
-        for page in pages:
-            rendered = pool.render(page)
-            assert isinstance(rendered, Rendered), rendered
-            items = items_of(rendered.text, "10-K")
-            found.append({name: len(items[name]) for name in items.status if name in items})
-        children = Path("/proc/self/task", str(os.getpid()), "children").read_text().split()
-        peaks = [re.search(r"VmHWM:\s+(\d+)", Path("/proc", child, "status").read_text()) for child in children]
+    with ParsePool(workers=1) as pool:
+        for file in files:
+            parsed = pool.parse(file, ("10-K",), "10-K")
+            assert parsed.text is not None, parsed
+            items = Items(parsed.text, parsed.sections, ())
+            found.append({name: len(items[name]) for name in items.status})
+        peaks = [re.search(r"VmHWM:\s+(\d+)", Path("/proc", str(n), "status").read_text()) for n in pool.processes]
     return found, sum(int(peak.group(1)) for peak in peaks if peak)
 
 
-def soup(pages: list[str]) -> tuple[list[dict[str, int]], int]:
+def soup(files: list[Path]) -> tuple[list[dict[str, int]], int]:
     """BeautifulSoup, then one search for each pair of items."""
     from bs4 import BeautifulSoup
 
     names = scheme_of("10-K").required
     found = []
-    for page in pages:
-        tree = BeautifulSoup(page, "lxml")
+    for file in files:
+        tree = BeautifulSoup(page_of(file), "lxml")
         for cell in tree.find_all(["td", "th"]):
             cell.append(" ")
         for block in tree.find_all(["p", "div", "tr", "br", "li"]):
@@ -82,15 +82,20 @@ def soup(pages: list[str]) -> tuple[list[dict[str, int]], int]:
     return found, 0
 
 
-def edgartools(pages: list[str]) -> tuple[list[dict[str, int]], int]:
+def edgartools(files: list[Path]) -> tuple[list[dict[str, int]], int]:
     """The sections of edgartools."""
     from edgar.documents import HTMLParser, ParserConfig
 
     found = []
-    for page in pages:
-        document = HTMLParser(ParserConfig(form="10-K", max_document_size=2**30)).parse(page)
+    for file in files:
+        document = HTMLParser(ParserConfig(form="10-K", max_document_size=2**30)).parse(page_of(file))
         found.append({name: len(section.text()) for name, section in document.sections.items()})
     return found, 0
+
+
+def page_of(file: Path) -> str:
+    """The page that a file holds, gzip or not."""
+    return decode(read_bytes(file, 2**30))
 
 
 READ: dict[str, Read] = dict(zip(READERS, (ours, soup, edgartools), strict=True))
@@ -105,13 +110,16 @@ def processor_seconds() -> float:
 def once(reader: str, folder: Path) -> None:
     """Warm up, read every page, print one line of JSON."""
     files = sorted(file for file in folder.iterdir() if file.is_file())
-    pages = [page for file in files if is_html(page := decode(read_bytes(file, 2**30)))]
-    READ[reader]([WARM])
+    files = [file for file in files if is_html(page_of(file))]
+    size = sum(len(page_of(file)) for file in files)
+    with tempfile.NamedTemporaryFile(suffix=".htm") as warm:
+        Path(warm.name).write_text(WARM)
+        READ[reader]([Path(warm.name)])
     began = processor_seconds()
-    items, children = READ[reader](pages)
+    items, children = READ[reader](files)
     seconds = processor_seconds() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + children
-    row = {"seconds": seconds, "peak_mib": peak // 1024, "pages": len(pages), "mib": sum(map(len, pages)) / 2**20}
+    row = {"seconds": seconds, "peak_mib": peak // 1024, "pages": len(files), "mib": size / 2**20}
     print(json.dumps(row | {"items": sum(map(len, items)), "chars": sum(sum(each.values()) for each in items)}))
 
 

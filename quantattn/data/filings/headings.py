@@ -55,7 +55,7 @@ STRONG, WEAK, CONTINUED = 1.0, 0.4, 0.05
 _ENOUGH_TEXT = 400
 _LONGEST_ENTRY = 4_000
 _SHORTEST_CONTENTS = 3
-_WORDS_OF_SIGNING, _NEAR = 160, 300
+_WORDS_OF_SIGNING, _NEAR, _PAGES = 160, 300, 100
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _heading(text: str, match: re.Match[str], scheme: Scheme, part: str) -> Head
     if not numbers or _REFERENCE.match(rest) or _goes_on(text, match.start()):
         return None
     sentence = rest[:160].split(". ")[0] if len(rest) > 1 else rest
-    if _OF_THIS_REPORT.search(sentence) and not _HEADING_WITH_PAGE.search(rest):
+    if _OF_THIS_REPORT.search(sentence) and not _has_page(rest, 0, len(rest)):
         return None
     another = _AND_ITEM.search(rest[:160])
     if another:
@@ -130,6 +130,11 @@ def _heading(text: str, match: re.Match[str], scheme: Scheme, part: str) -> Head
     worth = CONTINUED if _CONTINUED.search(rest) else STRONG if known and not sub_item else WEAK
     own_part = re.match(r"[^\w\n]*part[ \t]+(i{1,3}v?)\b", match.group(), re.IGNORECASE)
     return Heading(match.start(), end, numbers, title, own_part.group(1).upper() if own_part else part, worth)
+
+
+def _has_page(text: str, start: int, end: int) -> bool:
+    """Whether a heading ends with a page number, or with a list of them; its last words tell."""
+    return _HEADING_WITH_PAGE.search(text[max(start, end - _PAGES) : end]) is not None
 
 
 def _goes_on(text: str, start: int) -> bool:
@@ -183,7 +188,7 @@ def without_contents(text: str, headings: list[Heading]) -> list[Heading]:
     """
     lengths = body_lengths(text, headings)
     thin = [_is_thin(text, heading, length) for heading, length in zip(headings, lengths, strict=True)]
-    paged = [bool(_HEADING_WITH_PAGE.search(text[heading.start : heading.end])) for heading in headings]
+    paged = [_has_page(text, heading.start, heading.end) for heading in headings]
     entries: set[int] = set()
     certain: set[int] = set()
     at = 0
@@ -235,11 +240,11 @@ def with_text(heading: Heading, length: int) -> float:
 def without_furniture(text: str, start: int, end: int) -> int:
     """`end` moved back over blanks, page numbers and links to the contents, but not before `start`."""
     while end > start:
-        end = len(text[start:end].rstrip()) + start
-        line = text.rfind("\n", start, end) + 1
-        if line <= start or not (_PAGE_NUMBER.match(text[line:end]) or _CONTENTS_BEFORE.match(text[line:end])):
-            return end
-        end = line
+        line = max(start, text.rfind("\n", start, end) + 1)
+        words = text[line:end].rstrip()
+        if words and (line == start or not (_PAGE_NUMBER.match(words) or _CONTENTS_BEFORE.match(words))):
+            return line + len(words)
+        end = line - 1
     return start
 
 

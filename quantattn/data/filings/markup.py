@@ -1,247 +1,263 @@
-"""HTML → text through a pool of guarded child processes.
+"""HTML → text and what inline XBRL says of the document. Runs in the child process of `pool`.
 
-A document gets a limit on its size, on processor time, on wall time and on memory; one that goes past a limit, or
-that kills its child, is refused with a reason, and the pool goes on with a new child. What comes back is checked
-against a second, cruder count of the visible characters, so that no parser empties a document silently.
+What comes out is checked against a second, cruder count of the visible characters, so that no parser empties a
+document silently.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import json
-import os
-import queue
-import selectors
-import signal
-import subprocess
-import sys
-import time
+import html
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import TracebackType
+from dataclasses import dataclass
+from typing import Any
 
-_CHILD = Path(__file__).with_name("markup_child.py")
-_OUT_OF_MEMORY = 86  # exit status by which the child says so
-_KEPT_ENVIRONMENT = ("LD_LIBRARY_PATH", "SYSTEMROOT")  # what an interpreter may need to start; no secret goes along
+from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
+# fmt: off
+BLOCKS = frozenset((
+    "address", "article", "aside", "blockquote", "body", "br", "caption", "center", "dd", "details", "dir", "div", "dl",
+    "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr",
+    "html", "legend", "li", "main", "menu", "nav", "ol", "p", "page", "pre", "section", "summary", "table", "tbody",
+    "tfoot", "thead", "ul",
+))
+# fmt: on
+NOT_TEXT = frozenset(("head", "script", "style", "template", "title"))
+HIDDEN = frozenset(("ix:header", "ix:hidden", "ix:references", "ix:resources"))
+FACTS = frozenset(("dei:DocumentType", "dei:EntityCentralIndexKey", "dei:AmendmentFlag"))
+VOID = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
+)
+LONG_CELL = 200
+"""A cell of several lines and more characters than this is layout, not a table cell: its lines stay lines."""
 
-@dataclass(frozen=True)
-class Limits:
-    """What one document may cost.
-
-    Attributes:
-        size_mib: largest HTML source, MiB of UTF-8.
-        cpu_seconds: processor time of the child for one document (whole seconds, up to one more).
-        wall_seconds: time after which a child that does not answer is ended, whatever it does.
-        memory_mib: address space of the child.
-        min_share: least share of the visible characters that must survive.
-    """
-
-    size_mib: float = 64.0
-    cpu_seconds: int = 20
-    wall_seconds: float = 180.0
-    memory_mib: int = 2_048
-    min_share: float = 0.95
+_DISPLAY_NONE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
+_SELF_CLOSED = re.compile(r"<([a-zA-Z][\w:.-]*)((?:\s[^<>]*?)?)/>")
+_TAG = re.compile(r"<[a-zA-Z/!?][^<>]*>")
+_SPACE = re.compile(r"\s+")
+_INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
+_BLANKS = re.compile(r" {2,}")
+_TAB = re.compile(r" *\t[ \t]*")
+_WIDE_GAP = re.compile(r" {3,}")
+_XHTML = re.compile(r"^\s*<\?xml\b|<html\b[^<>]*\bxmlns", re.IGNORECASE)
+_OPENS_WITH_SIGN = frozenset(("$", "(", "$(", "€", "£", "US$"))
+_CLOSES_WITH_SIGN = frozenset((")", "%", ")%", "%)"))
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """Text of a document.
+    """Text of a page.
 
     Attributes:
         text: one line a paragraph or table row, cells separated by a tab, blanks single.
         share: visible characters kept / visible characters in the source without its hidden parts.
         hidden: visible characters in hidden parts (`display:none`, the inline-XBRL header), which are left out.
-        facts: inline-XBRL cover facts by name: `dei:DocumentType`, `dei:EntityCentralIndexKey`, `dei:AmendmentFlag`.
+        cover: facts of the inline-XBRL cover by name: `dei:DocumentType`, `dei:EntityCentralIndexKey`,
+            `dei:AmendmentFlag`.
     """
 
     text: str
     share: float
     hidden: int
-    facts: Mapping[str, str] = field(default_factory=dict)
+    cover: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Why a document has no text; `detail` holds what varies from document to document."""
+def render_html(source: str, min_share: float = 0.95) -> Rendered:
+    """Text of an HTML page.
 
-    reason: str
-    detail: str = ""
+    Args:
+        source: the page.
+        min_share: least share of the visible characters that must survive.
 
-
-class _ChildDied(Exception):
-    """The child ended or was ended before it answered; the message is the reason."""
-
-
-class _Child:
-    """One child process, kept from document to document."""
-
-    def __init__(self, limits: Limits) -> None:
-        spec = importlib.util.find_spec("selectolax")
-        if spec is None or spec.origin is None:
-            raise ModuleNotFoundError("HTML filings need the package selectolax")
-        self.answered = 0
-        self._limits = limits
-        site = str(Path(spec.origin).parent.parent)
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", str(_CHILD), site, str(limits.cpu_seconds), str(limits.memory_mib)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ},
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout
-        os.set_blocking(self._input.fileno(), False)
-        os.set_blocking(self._output.fileno(), False)
-
-    def ask(self, source: bytes) -> tuple[dict[str, object], str]:
-        """The child's answer about one document; `_ChildDied` when there is none."""
-        answer = self._exchange(len(source).to_bytes(8) + source)
-        self.answered += 1
-        head = int.from_bytes(answer[:8])
-        return json.loads(answer[16 : 16 + head]), answer[16 + head :].decode("utf-8")
-
-    def _exchange(self, request: bytes) -> bytes:
-        """Write the request and read the answer in one loop, so that neither side waits for the other in vain."""
-        deadline = time.monotonic() + self._limits.wall_seconds
-        unsent, answer, size = memoryview(request), bytearray(), 16
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._input, selectors.EVENT_WRITE)
-            selector.register(self._output, selectors.EVENT_READ)
-            while len(answer) < size:
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    raise _ChildDied(self._end("time limit"))
-                for key, _ in ready:
-                    if key.fileobj is self._output:
-                        piece = os.read(self._output.fileno(), 1 << 20)
-                        if not piece:
-                            raise _ChildDied(self._end(None))
-                        answer += piece
-                    else:
-                        unsent = self._send(unsent)
-                        if not unsent:
-                            selector.unregister(self._input)
-                if len(answer) >= 16:
-                    size = 16 + int.from_bytes(answer[:8]) + int.from_bytes(answer[8:16])
-        return bytes(answer)
-
-    def _send(self, unsent: memoryview) -> memoryview:
-        try:
-            return unsent[os.write(self._input.fileno(), unsent[: 1 << 20]) :]
-        except BrokenPipeError:
-            raise _ChildDied(self._end(None)) from None
-
-    def _end(self, reason: str | None) -> str:
-        """Make sure that the child is gone; `reason`, or what its exit status says."""
-        if reason is not None:
-            self._process.kill()
-        status = self._process.wait()
-        self.close()
-        if reason is not None:
-            return reason
-        if status >= 0 and status != _OUT_OF_MEMORY:
-            raise RuntimeError(f"the process that parses HTML ended with status {status}; run {_CHILD.name} to see why")
-        return {-signal.SIGXCPU: "time limit", _OUT_OF_MEMORY: "memory limit"}.get(status, "parser died")
-
-    def close(self) -> None:
-        """End the child and close its pipes."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._output.close()
-        with contextlib.suppress(BrokenPipeError):  # what was still buffered was for a child that is gone
-            self._input.close()
-
-
-class MarkupPool:
-    """`workers` children that render documents; may be used from several threads at once.
-
-    A document whose child dies is tried once more in a fresh child when that child had served others before: no
-    document pays for the memory that its predecessors left behind. The second death is the document's own.
+    Raises:
+        ValueError: no visible text, or too much of it lost.
+        MemoryError: the parser got no memory.
     """
+    if _XHTML.search(source[:20_000]):
+        source = _close_empty_elements(source)
+    try:
+        root = LexborHTMLParser(source).root
+    except SelectolaxError as error:  # Lexbor takes any source, and gives up only when it gets no memory
+        raise MemoryError from error
+    if root is None:
+        raise ValueError("no visible text: the parser found no element")
+    text, hidden, cover = _walk(root)
+    expected, kept = expected_length(source), sum(map(len, text.split()))
+    if not kept:
+        raise ValueError(f"no visible text: {expected} characters in the source, {hidden} of them hidden")
+    share = kept / max(1, expected - hidden)
+    if share < min_share:
+        raise ValueError(f"text lost: {share:.1%} of the visible characters kept, least {min_share:.0%}")
+    return Rendered(text, share, hidden, cover)
 
-    def __init__(self, limits: Limits | None = None, workers: int = 1) -> None:
-        if workers < 1:
-            raise ValueError(f"workers must be at least 1, got {workers}")
-        self.limits = limits or Limits()
-        self._idle: queue.Queue[_Child | None] = queue.Queue()
-        for _ in range(workers):
-            self._idle.put(None)
-        self._workers = workers
 
-    def __enter__(self) -> MarkupPool:
-        return self
+class Writer:
+    """Text in reading order: a stack of buffers, one for the page and one for every open table cell."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __init__(self) -> None:
+        self.buffers: list[list[str]] = [[]]
+        self.rows: list[list[str]] = []
 
-    def close(self) -> None:
-        """End every child; waits for those at work."""
-        for _ in range(self._workers):
-            child = self._idle.get()
-            if child is not None:
-                child.close()
-        for _ in range(self._workers):
-            self._idle.put(None)
+    def add(self, piece: str) -> None:
+        """Append text to the innermost open buffer."""
+        self.buffers[-1].append(piece)
 
-    def render(self, source: str) -> Rendered | Refused:
-        """Text of an HTML document, or the reason why there is none. Never raises for what is in `source`."""
-        content = source.encode("utf-8", errors="replace")
-        if len(content) > self.limits.size_mib * 2**20:
-            return Refused("size limit", f"{len(content):,} bytes of HTML, at most {self.limits.size_mib:g} MiB")
-        child = self._idle.get()
-        try:
-            for _ in range(2):
-                fresh = child is None or child.answered == 0
-                child = child or _Child(self.limits)
-                try:
-                    facts, text = child.ask(content)
-                except _ChildDied as death:
-                    child = None
-                    if fresh or str(death) == "time limit":
-                        return Refused(str(death), self._limit_in_words(str(death)))
-                else:
-                    if "error" in facts:
-                        child.close()
-                        child = None
-                        if fresh:
-                            return self._refuse(str(facts["error"]))
-                        continue
-                    return self._judge(facts, text)
-            raise AssertionError("the second child is always a fresh one")
-        finally:
-            self._idle.put(child)
+    def open(self, tag: str) -> None:
+        """An element begins."""
+        if tag == "tr":
+            self.add("\n")
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.buffers.append([])
+        elif tag in BLOCKS:
+            self.add("\n")
 
-    def _refuse(self, error: str) -> Refused:
-        if error == "memory":
-            return Refused("memory limit", self._limit_in_words("memory limit"))
-        return Refused("parser error", error)
+    def close(self, tag: str) -> None:
+        """An element ends."""
+        if tag in ("td", "th"):
+            self._close_cell(self._lines(self.buffers.pop()))
+        elif tag == "tr":
+            self.add("\t".join(_join_signs(self.rows.pop())) + "\n")
+        elif tag in BLOCKS:
+            self.add("\n")
 
-    def _limit_in_words(self, reason: str) -> str:
-        return {
-            "time limit": f"{self.limits.cpu_seconds} s of processor or {self.limits.wall_seconds:g} s in all",
-            "memory limit": f"{self.limits.memory_mib} MiB",
-        }.get(reason, "")
+    def _close_cell(self, lines: list[str]) -> None:
+        if not self.rows:
+            self.add("\n".join(lines) + "\n")
+        elif len(lines) > 1 and sum(map(len, lines)) > LONG_CELL:
+            before = self.rows[-1]
+            if before:
+                self.add("\t".join(_join_signs(before)) + "\n")
+                before.clear()
+            self.add("\n".join(lines) + "\n")
+        elif lines:
+            self.rows[-1].append(" ".join(lines))
 
-    def _judge(self, facts: dict[str, object], text: str) -> Rendered | Refused:
-        """Refuse a text that is empty or lost too much of what the source shows."""
-        hidden, expected, noted = facts["hidden"], facts["expected"], facts["facts"]
-        assert isinstance(hidden, int)
-        assert isinstance(expected, int)
-        assert isinstance(noted, dict)
-        kept = sum(map(len, text.split()))
-        if not kept:
-            return Refused("no visible text", f"{expected} characters in the source, {hidden} of them hidden")
-        share = kept / max(1, expected - hidden)
-        if share < self.limits.min_share:
-            return Refused(
-                "text lost", f"{share:.1%} of the visible characters kept, least {self.limits.min_share:.0%}"
-            )
-        return Rendered(text, share, hidden, noted)
+    def finish(self) -> str:
+        """The page's text, one line a paragraph or table row."""
+        return "\n".join(self._lines(self.buffers[0]))
+
+    @staticmethod
+    def _lines(pieces: list[str]) -> list[str]:
+        lines = (
+            re.sub(r" *\t[ \t]*", "\t", re.sub(r" {2,}", " ", line)).strip() for line in "".join(pieces).split("\n")
+        )
+        return [line for line in lines if line]
+
+
+def _join_signs(cells: list[str]) -> list[str]:
+    """Cells of a row with a lone currency sign put to the number after it, a lone `)` or `%` to the one before."""
+    joined: list[str] = []
+    glue = ""
+    for cell in cells:
+        if cell in _OPENS_WITH_SIGN:
+            glue += cell
+        elif cell in _CLOSES_WITH_SIGN and joined and not glue:
+            joined[-1] += cell
+        else:
+            joined.append(glue + cell)
+            glue = ""
+    return joined if not glue else [*joined, glue]
+
+
+def _is_hidden(node: Any, tag: str) -> bool:
+    if tag in HIDDEN:
+        return True
+    attributes = node.attributes
+    return "hidden" in attributes or _DISPLAY_NONE.search(attributes.get("style") or "") is not None
+
+
+def _note_fact(node: Any, tag: str, facts: dict[str, str]) -> None:
+    if tag.startswith("ix:non"):
+        name = node.attributes.get("name")
+        if name in FACTS and name not in facts:
+            facts[name] = node.text().strip()[:100]
+
+
+def _visible_length(text: str) -> int:
+    return sum(map(len, _INVISIBLE.sub("", text).split()))
+
+
+def _inline(text: str, preformatted: bool) -> str:
+    text = _INVISIBLE.sub("", text)
+    return _WIDE_GAP.sub("\t", text.replace("\r", "\n")) if preformatted else _SPACE.sub(" ", text)
+
+
+def _walk(root: Any) -> tuple[str, int, dict[str, str]]:
+    """Text of the tree, number of visible characters in its hidden parts, facts about the document.
+
+    The walk is a loop with its own stack, so depth costs memory and not the interpreter's stack.
+    """
+    writer = Writer()
+    facts: dict[str, str] = {}
+    hidden = preformatted = 0
+    stack: list[tuple[Any, str]] = []
+    node = root
+    while node is not None:
+        tag = node.tag or "-instruction"
+        child = None
+        if tag == "-text":
+            writer.add(_inline(node.text(deep=False), preformatted > 0))
+        elif tag[0] != "-" and tag not in NOT_TEXT:
+            _note_fact(node, tag, facts)
+            if _is_hidden(node, tag):
+                hidden += _visible_length(node.text())
+                for inner in node.traverse():
+                    _note_fact(inner, inner.tag or "", facts)
+            else:
+                preformatted += tag == "pre"
+                writer.open(tag)
+                child = node.child
+                if child is None:
+                    preformatted -= tag == "pre"
+                    writer.close(tag)
+        if child is not None:
+            stack.append((node, tag))
+            node = child
+            continue
+        node = node.next if stack else None
+        while node is None and stack:
+            parent, tag = stack.pop()
+            preformatted -= tag == "pre"
+            writer.close(tag)
+            node = parent.next if stack else None
+    return writer.finish(), hidden, facts
+
+
+def expected_length(source: str) -> int:
+    """Visible characters of HTML by a second, cruder way than the parser: cut what is not shown, cut tags, unescape."""
+    source = _cut(source, "<!--", "-->")
+    for tag in ("head", "title", "script", "style", "template"):
+        source = _cut(source, f"<{tag}", f"</{tag}>")
+    return _visible_length(html.unescape(_TAG.sub(" ", source)))
+
+
+def _cut(source: str, opening: str, closing: str) -> str:
+    """`source` without every stretch from `opening` to the next `closing`; an opening that is never closed stays."""
+    lower = source.lower()
+    if len(lower) != len(source):  # a few letters change length with case; these tags are ASCII
+        lower = source
+    kept: list[str] = []
+    at = 0
+    while (start := lower.find(opening, at)) >= 0:
+        end = lower.find(closing, start)
+        if end < 0:
+            break
+        after = lower[start + len(opening) : start + len(opening) + 1]
+        if opening[-1].isalpha() and after.isalpha():  # <header> is no <head>
+            kept.append(source[at : start + len(opening)])
+            at = start + len(opening)
+            continue
+        kept.append(source[at:start])
+        at = end + len(closing)
+    return "".join([*kept, source[at:]])
+
+
+def _close_empty_elements(source: str) -> str:
+    """XHTML's `<div/>` as `<div></div>`: a parser of HTML would take it for an opening tag."""
+
+    def close(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return match.group() if name.lower() in VOID else f"<{name}{match.group(2)}></{name}>"
+
+    return _SELF_CLOSED.sub(close, source)

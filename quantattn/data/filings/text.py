@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 
 _GZIP = b"\x1f\x8b"
+_PIECE = 2**20  # a read of more would ask for all of its memory at once
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _HTML_ROOT = re.compile(r"<(?:html|body|!doctype\s+html)\b", re.IGNORECASE)
 _HTML_TAG = re.compile(r"<(?:p|div|br|td|tr|font|span)\b[^<>]{0,1000}>", re.IGNORECASE)
@@ -22,7 +23,7 @@ _UUENCODED = re.compile(
     r"^begin [0-7]{3,4} \S[^\n]*\n(?:[!-`][ -`]{0,80}\n)*(?:[ `]?\n)?(?:end[ \t]*(?:\n|\Z))?", re.MULTILINE
 )
 _SGML_TAG = re.compile(
-    r"<PAGE>[ \t]*\d{0,4}(?=[ \t]*$)"
+    r"<PAGE>[ \t]*+\d{0,4}(?=[ \t]*$)"
     r"|</?(?:PAGE|TABLE|CAPTION|S|C|FN|F\d{1,3}|R|FL|TEXT|DOCUMENT|PRE|TYPE|MULTIPLIER|LEGEND|ARTICLE|HEADER)>",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -35,23 +36,31 @@ _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\
 _WIDE_GAP = re.compile(r"(?<=\S)(?: *\t[ \t]*| {3,})(?=\S)")
 
 
+class TooLarge(ValueError):
+    """A file that holds more than may be read."""
+
+
 def read_bytes(path: Path, max_bytes: int) -> bytes:
     """The file's content, unpacked when it is gzip (by content, not by name).
 
     Raises:
-        ValueError: more than `max_bytes` after unpacking, or a damaged gzip stream.
+        TooLarge: more than `max_bytes` after unpacking.
+        ValueError: a damaged gzip stream.
     """
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP
         file.seek(0)
         stream: io.BufferedIOBase = gzip.GzipFile(fileobj=file) if packed else file
+        pieces, size = [], 0
         try:
-            content = stream.read(max_bytes + 1)
+            while size <= max_bytes and (piece := stream.read(_PIECE)):
+                pieces.append(piece)
+                size += len(piece)
         except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"damaged gzip: {error}") from None
-    if len(content) > max_bytes:
-        raise ValueError(f"larger than {max_bytes:,} bytes")
-    return content
+    if size > max_bytes:
+        raise TooLarge(f"larger than {max_bytes:,} bytes")
+    return b"".join(pieces)
 
 
 def decode(content: bytes) -> str:

@@ -6,7 +6,6 @@ Files are recognised by content and taken in sorted order; nothing is left out w
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +17,11 @@ import polars as pl
 
 from quantattn.data.filings.forms import FAMILIES, family, is_amendment
 from quantattn.data.filings.index import FilingIndex, Zone, read_index
-from quantattn.data.filings.item_table import item_column
-from quantattn.data.filings.markup import Limits, MarkupPool
-from quantattn.data.filings.reading import DUPLICATE, OK, UNREADABLE, Reading, ReadingOptions, finish, read_filing
+from quantattn.data.filings.item_table import ITEM, item_rows
+from quantattn.data.filings.items import MISSING
+from quantattn.data.filings.parsing import OK, UNREADABLE
+from quantattn.data.filings.pool import BAD, Limits, ParsePool
+from quantattn.data.filings.reading import DUPLICATE, Reading, ReadingOptions, read_filing
 from quantattn.data.filings.submission import pad_cik
 from quantattn.data.schema import CANONICAL_ORDER, Filings, check
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
@@ -35,8 +36,8 @@ class FilingSource(Source):
     Attributes:
         documents: one row a file, in order: `file`, `kind` (what it was recognised as), `form`, `family`, `amendment`,
             `entity`, `accession`, `accepted_text`, `event_time`, `available_time`, `time_source`, `n_chars`,
-            `share` (of the visible characters kept), `parts_skipped`, `status` ("ok" or why it is not in the table)
-            and `detail`.
+            `share` (of the visible characters kept), `items_found` and `items_missing` (null where there is no text),
+            `parts_skipped`, `status` ("ok" or why it is not in the table) and `detail`.
     """
 
     documents: pl.DataFrame
@@ -74,8 +75,8 @@ def scan_filings(
             each stands and how, see `quantattn.data.filings.items`) and `annual_report` (text of Exhibit 13, in which
             items that are handed to it are followed; null where there is none).
         on_bad: "quarantine" sets aside what cannot be read; "refuse" raises at the first such file.
-        limits: what parsing one document may cost.
-        workers: parsing children; 2 at most by default.
+        limits: what parsing one file may cost.
+        workers: processes that parse; one a core, 8 at most, by default. Nothing in the result depends on it.
 
     Returns:
         A source whose table has the columns of `Filings` and `family`, `amendment`, `company`, `ciks` (all filers),
@@ -90,25 +91,22 @@ def scan_filings(
     if unknown or not forms:
         raise ValueError(f"forms must be some of {', '.join(FAMILIES)}; got {', '.join(forms) or 'none'}")
     files = _list_files(root)
-    limits = limits or Limits()
     options = ReadingOptions(
         index=read_index(index, index_zone) if isinstance(index, str | Path) else index,
         filers={prefix: pad_cik(cik) for prefix, cik in (filers or {}).items()},
         forms=forms,
         filing_dates=filing_dates == "latest",
-        max_bytes=int(4 * limits.size_mib * 2**20),
         items=items,
     )
-    workers = workers or min(2, os.cpu_count() or 1)
-    with MarkupPool(limits, workers) as pool, ThreadPoolExecutor(workers) as threads:
+    with ParsePool(limits, workers) as pool, ThreadPoolExecutor(pool.workers) as threads:
         reads = list(threads.map(lambda file: read_filing(file, _name(file, root), options, pool), files))
-    reads = _without_duplicates([finish(read, options) for read in reads])
+    reads = _without_duplicates(reads)
     for read in reads:
-        if read.status == UNREADABLE:
+        if read.status in BAD:
             if on_bad == "refuse":
-                raise ValueError(f"{read.file}: {read.detail}")
-            _LOG.warning("%s is set aside: %s", read.file, read.detail)
-    return _source(reads, {_name(file, root): file_sha256(file) for file in files}, items)
+                raise ValueError(f"{read.file}: {_reason(read)}")
+            _LOG.warning("%s is set aside: %s", read.file, _reason(read))
+    return _source(reads, {_name(file, root): file_sha256(file) for file in files if file.is_file()}, items)
 
 
 def summary(source: FilingSource) -> pl.DataFrame:
@@ -136,7 +134,9 @@ def _list_files(root: Path) -> list[Path]:
         return [root]
     if not root.is_dir():
         raise ValueError(f"{root} is neither a folder nor a file")
-    files = sorted((file for file in root.rglob("*") if file.is_file()), key=lambda file: file.relative_to(root).parts)
+    files = sorted(
+        (file for file in root.rglob("*") if not file.is_dir()), key=lambda file: file.relative_to(root).parts
+    )
     if not files:
         raise ValueError(f"{root} holds no files")
     return files
@@ -159,25 +159,16 @@ def _without_duplicates(reads: list[Reading]) -> list[Reading]:
     return kept
 
 
+def _reason(read: Reading) -> str:
+    return read.detail if read.status == UNREADABLE else f"{read.status} ({read.detail})"
+
+
 def _source(reads: list[Reading], hashes: Mapping[str, str], items: bool) -> FilingSource:
-    table = pl.DataFrame(
-        [_row(number, read) for number, read in enumerate(reads)],
-        schema={
-            **{"entity": pl.String, "event_time": pl.Int64, "available_time": pl.Int64, "seq": pl.Int64},
-            **{"form": pl.String, "accession": pl.String, "text": pl.String, "family": pl.String},
-            **{"amendment": pl.Boolean, "company": pl.String, "ciks": pl.List(pl.String), "accepted_text": pl.String},
-            **{"time_source": pl.String, "n_chars": pl.Int64, "share": pl.Float64, "file": pl.String},
-            **{"annual_report": pl.String},
-            **{"kind": pl.String, "parts_skipped": pl.Int64, "status": pl.String, "detail": pl.String},
-        },
-        orient="row",
-    )
-    kept = table.filter(pl.col("status") == OK).drop("kind", "parts_skipped", "status", "detail")
+    table = pl.DataFrame([_row(number, read) for number, read in enumerate(reads)], schema=_COLUMNS, orient="row")
+    kept = table.filter(pl.col("status") == OK).drop(_OF_DOCUMENTS)
     kept = kept.with_columns(pl.col("accession").fill_null(pl.col("file"))).sort(CANONICAL_ORDER, maintain_order=True)
-    if items:
-        kept = kept.with_columns(item_column(kept))
-    else:
-        kept = kept.drop("annual_report")
+    if not items:
+        kept = kept.drop("annual_report", "items")
     aside = Counter(read.status for read in reads if read.status != OK)
     report = SourceReport(
         rows_read=kept.height,
@@ -185,22 +176,36 @@ def _source(reads: list[Reading], hashes: Mapping[str, str], items: bool) -> Fil
         files=dict(hashes),
         notes=_notes(table),
     )
-    documents = table.select(
+    missing = pl.col("items").list.eval(pl.element().struct.field("status") == MISSING).list.sum().cast(pl.Int64)
+    documents = table.with_columns(items_missing=missing, items_found=pl.col("items").list.len() - missing).select(
         *("file", "kind", "form", "family", "amendment", "entity", "accession", "accepted_text", "event_time"),
-        *("available_time", "time_source", "n_chars", "share", "parts_skipped", "status", "detail"),
+        *("available_time", "time_source", "n_chars", "share", "items_found", "items_missing", "parts_skipped"),
+        *("status", "detail"),
     )
     return FilingSource(check(kept, Filings).lazy(), (), report, documents)
 
 
+_OF_DOCUMENTS = ("kind", "parts_skipped", "status", "detail")
+_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
+    **{"entity": pl.String, "event_time": pl.Int64, "available_time": pl.Int64, "seq": pl.Int64},
+    **{"form": pl.String, "accession": pl.String, "text": pl.String, "family": pl.String},
+    **{"amendment": pl.Boolean, "company": pl.String, "ciks": pl.List(pl.String), "accepted_text": pl.String},
+    **{"time_source": pl.String, "n_chars": pl.Int64, "share": pl.Float64, "file": pl.String},
+    **{"annual_report": pl.String, "items": pl.List(ITEM)},
+    **{"kind": pl.String, "parts_skipped": pl.Int64, "status": pl.String, "detail": pl.String},
+}
+
+
 def _row(number: int, read: Reading) -> tuple[object, ...]:
-    form = read.form
+    parsed, items = read.parsed, read.items()
+    form, text = parsed.form, parsed.text
     return (
         *(read.entity, read.event_time, read.available_time, number),
-        *(form, read.accession, read.text, family(form) if form else None),
-        *(is_amendment(form) if form else None, read.company, list(read.ciks), read.accepted_text),
-        *(read.time_source, len(read.text) if read.text is not None else None, read.share, read.file),
-        read.annual_report,
-        *(read.kind, read.parts_skipped, read.status, read.detail or read.report_detail),
+        *(form, read.accession, text, family(form) if form else None),
+        *(is_amendment(form) if form else None, parsed.company, list(read.ciks), read.accepted_text),
+        *(read.time_source, len(text) if text is not None else None, parsed.share, read.file),
+        *(parsed.annual_report, item_rows(items) if items is not None else None),
+        *(parsed.kind, parsed.parts_skipped, read.status, read.detail or parsed.report_detail),
     )
 
 
