@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quantattn.data.prepared import Prepared
+from quantattn.data.prepared import PARTS, Prepared
 from quantattn.evaluate import (
     NOT_INSTALLED,
     Check,
@@ -78,25 +78,30 @@ def close(
         table = regression_table(y, as_of, blocks, value, forecasts, seed=seed)
         figures = regression_figures(y, value, as_of, forecasts[table.best_baseline], table, learning)
     limits = caveats(table, int(as_of.max() - as_of.min()))
-    if "aggregates" in prepared.baselines["test"] and not boosting_is_installed():
+    if prepared.classes and numbers_of(prepared, "test") is not None and not boosting_is_installed():
         limits = (*limits, NOT_INSTALLED)
     return table, report(prepared, story, table, figures, limits)
 
 
 def classifiers_beside(prepared: Prepared, target: str, seed: int = 0) -> dict[str, Any]:
     """Name → (Q, C) probabilities of every baseline that the prepared inputs allow, on the test rows."""
-    inputs = ("persistence", "imbalance", "features", "aggregates")
-    train, test = (
-        {name: rows for name, rows in prepared.baselines[part].items() if name in inputs} for part in ("train", "test")
-    )
-    y_train = prepared.train.decisions.targets[target]
-    found = baseline_probabilities(train, y_train, test, len(prepared.classes))
-    if "aggregates" in test:
-        y_valid, valid = prepared.valid.decisions.targets[target], prepared.baselines["valid"]["aggregates"]
-        found |= aggregate_probabilities(
-            train["aggregates"], y_train, valid, y_valid, test["aggregates"], len(prepared.classes), seed=seed
-        )
+    y_train, y_valid = (part.decisions.targets[target] for part in (prepared.train, prepared.valid))
+    train, valid, test = (numbers_of(prepared, part) for part in PARTS)
+    inputs = {
+        part: {"as_of": prepared.as_of[part]}
+        | {name: rows for name, rows in prepared.baselines[part].items() if name in ("persistence", "imbalance")}
+        for part in ("train", "test")
+    }
+    found = baseline_probabilities(inputs["train"], y_train, inputs["test"], len(prepared.classes))
+    if train is not None and valid is not None and test is not None:
+        found |= aggregate_probabilities(train, y_train, valid, y_valid, test, len(prepared.classes), seed=seed)
     return found
+
+
+def numbers_of(prepared: Prepared, part: str) -> Any:
+    """(Q, F) numbers of each decision for lines and trees: aggregates of a history or features of a market; or None."""
+    found = prepared.baselines[part]
+    return found.get("aggregates", found.get("features"))
 
 
 def learning_curves(curves: Curves) -> dict[str, tuple[list[float], list[float]]]:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from quantattn.evaluate import aggregate_probabilities, boosted_probabilities, boosting_is_installed
+from quantattn.evaluate.baselines import LOGISTIC, Logistic
+from quantattn.evaluate.boosting import PENALTIES
 from quantattn.evaluate.metrics import IGNORE
 
 pytest.importorskip("sklearn", reason="scikit-learn is not here (pip install 'quantattn[compare]')")
@@ -43,6 +45,17 @@ def test_validation_rows_hold_both_back_where_there_is_nothing_to_find() -> None
         losses = [-np.log(prob[np.arange(400), y_test]).mean() for prob in (held[name], free[name])]
         assert losses[0] < losses[1], name
         assert losses[0] == pytest.approx(np.log(2), abs=0.05), name
+
+
+def test_with_many_rows_no_penalty_but_the_smallest_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(60, 40)), np.repeat([0, 1], 30)
+    x_valid, y_valid = random.normal(size=(200, 40)), random.integers(0, 2, 200)
+    small = Logistic.fit(x, y, 2, PENALTIES[0]).predict(x_valid)
+    chosen = aggregate_probabilities(x, y, x_valid, y_valid, x_valid, 2)[LOGISTIC]
+    assert not np.array_equal(chosen, small), "the rows are few and nothing is to be found: a larger one is better"
+    monkeypatch.setattr("quantattn.evaluate.boosting.FEW_ROWS", 60)
+    np.testing.assert_array_equal(aggregate_probabilities(x, y, x_valid, y_valid, x_valid, 2)[LOGISTIC], small)
 
 
 def test_a_class_without_training_rows_keeps_its_smoothed_share() -> None:

@@ -6,6 +6,7 @@ import functools
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from toy import sequences
 
 from quantattn.data.pack import Decisions, SequenceSet
 from quantattn.evaluate import Blocks, likelihood_table
-from quantattn.learn.closing import VERDICTS, caveats, span
+from quantattn.learn.closing import VERDICTS, caveats, classifiers_beside, span
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.fit import TrainerSettings, fit
 from quantattn.learn.module import Schedule, Training
@@ -37,6 +38,39 @@ def test_a_test_within_one_day_is_not_said_to_last_for_days() -> None:
         "24 hours",
         "10 days",
     ]
+
+
+def market(seed: int, **changed: np.ndarray) -> SimpleNamespace:
+    """Prepared decisions of three classes with what baselines are given of them, and nothing else."""
+    random = np.random.default_rng(seed)
+    made: dict[str, Any] = {"classes": ("down", "flat", "up"), "baselines": {}, "as_of": {}}
+    for part, rows in (("train", 90), ("valid", 30), ("test", 40)):
+        given = {"features": random.normal(size=(rows, 4)), "persistence": random.integers(-1, 3, rows)}
+        targets = {"label": changed.get(part, random.integers(0, 3, rows))}
+        made["baselines"][part], made["as_of"][part] = given, np.arange(rows)
+        made[part] = SimpleNamespace(decisions=SimpleNamespace(targets=targets))
+    return SimpleNamespace(**made)
+
+
+def test_events_of_a_market_have_trees_beside_them_that_see_no_label_of_the_test() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not here (pip install 'quantattn[compare]')")
+    found = classifiers_beside(market(0), "label")  # type: ignore[arg-type]
+    assert list(found) == ["majority class", "persistence", "logistic regression", "gradient boosting"]
+    assert all(prob.shape == (40, 3) and np.allclose(prob.sum(axis=1), 1) for prob in found.values())
+    other = classifiers_beside(market(0, test=np.zeros(40, np.int64)), "label")  # type: ignore[arg-type]
+    assert all(np.array_equal(found[name], other[name]) for name in found)
+    retrained = classifiers_beside(market(0, train=np.arange(90) % 3), "label")  # type: ignore[arg-type]
+    assert not any(np.array_equal(found[name], retrained[name]) for name in found)
+
+
+def test_aggregates_of_a_history_go_the_same_way_as_features() -> None:
+    prepared = market(1)
+    found = classifiers_beside(prepared, "label")  # type: ignore[arg-type]
+    for part in prepared.baselines.values():
+        part["aggregates"] = part.pop("features")
+    again = classifiers_beside(prepared, "label")  # type: ignore[arg-type]
+    assert list(found) == list(again)
+    assert all(np.array_equal(found[name], again[name]) for name in found)
 
 
 def pretrained(objective: MaskedEvents | NextEvent) -> Model:
