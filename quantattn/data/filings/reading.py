@@ -78,14 +78,17 @@ class _SetAside(Exception):
         self.status = status
 
 
-def read_filing(file: Path, name: str, options: ReadingOptions, pool: ParsePool) -> Reading:
-    """Everything about a file; never raises for its content."""
+def parse_filing(file: Path, options: ReadingOptions, pool: ParsePool) -> Parsed:
+    """What a file says; safe to call from several threads at once. Never raises for its content."""
     if not file.is_file():
-        return Reading(name, status=UNREADABLE, detail="neither a file nor a folder")
-    entry = options.index.find(find_accession(file.name), file.name) if options.index is not None else None
-    parsed = pool.parse(file, options.forms, entry.form if entry else None, options.items)
-    if options.index is not None and parsed.accession is not None:
-        entry = options.index.find(parsed.accession, file.name)
+        return Parsed(status=UNREADABLE, detail="neither a file nor a folder")
+    entry = _entry(find_accession(file.name), file.name, options)
+    return pool.parse(file, options.forms, entry.form if entry else None, options.items)
+
+
+def finish(parsed: Parsed, name: str, options: ReadingOptions) -> Reading:
+    """What was parsed of the file `name`, with its times and its filer, or set aside for lack of one of them."""
+    entry = _entry(parsed.accession, name.rsplit("/", 1)[-1], options)
     read = Reading(
         file=name,
         parsed=parsed,
@@ -106,6 +109,10 @@ def read_filing(file: Path, name: str, options: ReadingOptions, pool: ParsePool)
         return replace(read, status=reason.status, detail=str(reason))
     except ValueError as error:
         return read if read.status != OK else replace(read, status=UNREADABLE, detail=str(error))
+
+
+def _entry(accession: str | None, name: str, options: ReadingOptions) -> IndexEntry | None:
+    return options.index.find(accession, name) if options.index is not None else None
 
 
 def _accepted(read: Reading, entry: IndexEntry | None) -> Reading:

@@ -21,7 +21,7 @@ from quantattn.data.filings.item_table import ITEM, item_rows
 from quantattn.data.filings.items import MISSING
 from quantattn.data.filings.parsing import OK, UNREADABLE
 from quantattn.data.filings.pool import BAD, Limits, ParsePool
-from quantattn.data.filings.reading import DUPLICATE, Reading, ReadingOptions, read_filing
+from quantattn.data.filings.reading import DUPLICATE, Reading, ReadingOptions, finish, parse_filing
 from quantattn.data.filings.submission import pad_cik
 from quantattn.data.schema import CANONICAL_ORDER, Filings, check
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
@@ -99,7 +99,8 @@ def scan_filings(
         items=items,
     )
     with ParsePool(limits, workers) as pool, ThreadPoolExecutor(pool.workers) as threads:
-        reads = list(threads.map(lambda file: read_filing(file, _name(file, root), options, pool), files))
+        parsed = list(threads.map(lambda file: parse_filing(file, options, pool), files))
+    reads = [finish(each, _name(file, root), options) for each, file in zip(parsed, files, strict=True)]
     reads = _without_duplicates(reads)
     for read in reads:
         if read.status in BAD:
