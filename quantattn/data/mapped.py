@@ -14,7 +14,7 @@ import numpy.typing as npt
 from quantattn.batch import PackedBatch
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 
-FORMAT = 1
+FORMAT = 2
 _ACCOUNT = "sequences.json"
 _CUT = ("start", "stop", "first")
 Array = npt.NDArray[np.generic]
@@ -23,10 +23,17 @@ Array = npt.NDArray[np.generic]
 class MappedSequences(SequenceSet):
     """A sequence set whose arrays are read-only files; pickled, it is the name of its folder.
 
-    As a dataset of torch, item `indices` is the batch of the sequences of these numbers.
+    As a dataset of torch, item `indices` is the batch of the sequences of these numbers. Fields of one type lie in one
+    file, so that a run of tokens is copied from all of them in one go.
     """
 
     folder: Path
+    together: Mapping[tuple[str, ...], Array]
+
+    @property
+    def blocks(self) -> Mapping[tuple[str, ...], Array]:
+        """Names of fields → those fields as one (F, R) array, for every type one."""
+        return self.together
 
     def __getitem__(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> PackedBatch:
         return self.pack(indices)
@@ -49,16 +56,21 @@ def write_sequences(cut: SequenceSet, folder: str | Path) -> MappedSequences:
     beside = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    parts = {"fields": cut.table.fields, "targets": cut.decisions.targets, "arrays": _own(cut)}
+    parts = {"targets": cut.decisions.targets, "arrays": _own(cut)}
     for part, columns in parts.items():
         for number, column in enumerate(columns.values()):
             np.save(beside / f"{part}-{number:03d}.npy", np.ascontiguousarray(column), allow_pickle=False)
+    together = _of_one_type(cut.table.fields)
+    for number, names in enumerate(together):
+        _write_rows(beside / f"blocks-{number:03d}.npy", [cut.table.fields[name] for name in names])
     account = {
         "format": FORMAT,
         "entities": list(cut.table.entities),
         "max_seq_len": cut.max_seq_len,
         "layout": cut.layout,
         "min_context": cut.min_context,
+        "fields": list(cut.table.fields),
+        "blocks": together,
         **{part: list(columns) for part, columns in parts.items()},
     }
     (beside / _ACCOUNT).write_text(json.dumps(account, ensure_ascii=False), encoding="utf-8")
@@ -79,13 +91,17 @@ def open_sequences(folder: str | Path) -> MappedSequences:
     account: Mapping[str, Any] = json.loads((folder / _ACCOUNT).read_text(encoding="utf-8"))
     if account["format"] != FORMAT:
         raise ValueError(f"{folder} has format {account['format']!r}, this version reads format {FORMAT}")
-    fields, targets, own = (dict(_columns(folder, account, part)) for part in ("fields", "targets", "arrays"))
+    targets, own = (dict(_columns(folder, account, part)) for part in ("targets", "arrays"))
+    together = {tuple(names): _mapped(folder / f"blocks-{i:03d}.npy") for i, names in enumerate(account["blocks"])}
+    rows = {name: row for names, block in together.items() for name, row in zip(names, block, strict=True)}
+    fields = {name: rows[name] for name in account["fields"]}
     # Built without its __init__, which would cut the table and read every row to check it.
     made = object.__new__(MappedSequences)
     values = {
         "table": _bare(TokenTable, fields=fields, entities=tuple(account["entities"]), **_of(own, "time", "offsets")),
         "decisions": _bare(Decisions, targets=targets, **_of(own, "row")),
         "folder": folder,
+        "together": together,
         **{name: account[name] for name in ("max_seq_len", "layout", "min_context")},
         **_of(own, *_CUT),
     }
@@ -99,12 +115,33 @@ def _own(cut: SequenceSet) -> dict[str, Array]:
     return {**own, **{name: getattr(cut, name) for name in _CUT}}
 
 
+def _of_one_type(fields: Mapping[str, Array]) -> list[list[str]]:
+    """The names of fields, those of one type together."""
+    names: dict[np.dtype[Any], list[str]] = {}
+    for name, column in fields.items():
+        names.setdefault(column.dtype, []).append(name)
+    return list(names.values())
+
+
+def _write_rows(path: Path, columns: Sequence[Array]) -> None:
+    """A file of the (F, R) array whose rows these columns are; it never stands in memory."""
+    kind = np.lib.format.dtype_to_descr(columns[0].dtype)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": kind, "fortran_order": False, "shape": (len(columns), len(columns[0]))}
+        )
+        for column in columns:
+            np.ascontiguousarray(column).tofile(file)
+
+
 def _columns(folder: Path, account: Mapping[str, Any], part: str) -> Iterator[tuple[str, Array]]:
     for number, name in enumerate(account[part]):
-        path = folder / f"{part}-{number:03d}.npy"
-        # An array without elements cannot be mapped. `asarray` drops memmap's own class, whose every slice is slow.
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False) if _has_rows(path) else np.load(path)
-        yield name, np.asarray(loaded)
+        yield name, _mapped(folder / f"{part}-{number:03d}.npy")
+
+
+def _mapped(path: Path) -> Array:
+    # An array without elements cannot be mapped. `asarray` drops memmap's own class, whose every slice is slow.
+    return np.asarray(np.load(path, mmap_mode="r" if _has_rows(path) else None, allow_pickle=False))
 
 
 def _has_rows(path: Path) -> bool:

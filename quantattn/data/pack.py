@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -185,24 +185,32 @@ class SequenceSet:
         """(Q,) tokens that each decision sees in its sequence up to itself, itself included."""
         return self.decisions.row + 1 - np.repeat(self.start, np.diff(self.first))
 
+    @property
+    def blocks(self) -> Mapping[tuple[str, ...], Array]:
+        """Names of fields → those fields as one (F, R) array of one type; here every field alone, where it lies."""
+        return {(name,): column[None] for name, column in self.table.fields.items()}
+
     def pack(self, indices: Sequence[int] | Ints) -> PackedBatch:
         """The sequences of these numbers, in this order, as one batch.
 
         Integer fields and targets become int64, others float32; `keys` are numbers of decisions.
         """
         chosen = np.asarray(indices, np.int64)
-        lengths = self.lengths[chosen]
+        start, stop = self.start[chosen], self.stop[chosen]
+        lengths = stop - start
         cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
         total = int(cu_seqlens[-1])
         # Long runs are copied whole; of short ones every row is looked up, which costs less than a copy each.
-        bounds = list(zip(self.start[chosen].tolist(), self.stop[chosen].tolist(), strict=True))
-        rows = None if total >= LONG * len(chosen) else _ranges(self.start[chosen], lengths, cu_seqlens)
-        *fields, time = _lay_out([*self.table.fields.values(), self.table.time], total, bounds, rows)
+        runs = list(map(slice, start.tolist(), stop.tolist()))
+        rows = None if total >= LONG * len(chosen) else _ranges(start, lengths, cu_seqlens)
+        blocks = self.blocks
+        *laid, time = _lay_out([*blocks.values(), self.table.time[None]], total, runs, rows)
+        columns = dict(zip(chain.from_iterable(blocks), laid, strict=True))
         made = self.first[chosen + 1] - self.first[chosen]
         keys = _ranges(self.first[chosen], made, np.concatenate([[0], np.cumsum(made)]))
-        shift = np.repeat(cu_seqlens[:-1] - self.start[chosen], made)
+        shift = np.repeat(cu_seqlens[:-1] - start, made)
         return PackedBatch(
-            fields=dict(zip(self.table.fields, fields, strict=True)),
+            fields={name: columns[name] for name in self.table.fields},
             time=time,
             cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
             max_seqlen=int(lengths.max(initial=0)),
@@ -282,25 +290,31 @@ def _ranges(start: Ints, lengths: Ints, offsets: Ints) -> Ints:
     return np.arange(offsets[-1], dtype=np.int64) + np.repeat(start - offsets[:-1], lengths)
 
 
-def _lay_out(
-    columns: Sequence[Array], total: int, bounds: Sequence[tuple[int, int]], rows: Ints | None
-) -> list[Tensor]:
-    """Of each column the rows, or where they are not given those within the bounds, `total` of them end to end.
+def _lay_out(blocks: Sequence[Array], total: int, runs: Sequence[slice], rows: Ints | None) -> list[Tensor]:
+    """Of each column of each (F, R) block the rows, or where they are not given those of the runs, end to end.
 
-    One block holds all, each from a multiple of 64 bytes on: the system maps one large block in a few steps, and many
-    small ones page by page, which took most of the time.
+    One piece of memory holds all `total` rows, each column from a multiple of 64 bytes on: the system maps one large
+    piece in a few steps, and many small ones page by page, which took most of the time.
     """
-    kept = [_kept(column) for column in columns]
+    kept = [_kept(block) for block in blocks]
     sizes = [-(-total * kind.itemsize // 64) * 64 for kind in kept]
-    block = np.empty(sum(sizes), np.uint8)
-    made = []
-    for column, kind, size, end in zip(columns, kept, sizes, accumulate(sizes), strict=True):
-        here = block[end - size : end][: total * kind.itemsize].view(kind)
+    memory = np.empty(sum(len(block) * size for block, size in zip(blocks, sizes, strict=True)), np.uint8)
+    made: list[Tensor] = []
+    begin = 0
+    for block, kind, size in zip(blocks, kept, sizes, strict=True):
+        end = begin + len(block) * size
+        here = memory[begin:end].reshape(len(block), size)[:, : total * kind.itemsize].view(kind)
+        begin = end
         if rows is not None:
-            here[:] = column[rows]
-        elif bounds:
-            np.concatenate([column[start:stop] for start, stop in bounds], out=here, casting="unsafe")
-        made.append(torch.from_numpy(here))
+            for column, place in zip(block, here, strict=True):
+                place[:] = column.take(rows)
+        elif runs:
+            pieces = [block[:, run] for run in runs]
+            if kind == block.dtype:
+                np.concatenate(pieces, axis=1, out=here)
+            else:
+                here[:] = np.concatenate(pieces, axis=1)  # a change of type is slow piece by piece
+        made += map(torch.from_numpy, here)
     return made
 
 

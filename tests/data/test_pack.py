@@ -25,6 +25,7 @@ def sequence_sets(draw: st.DrawFn, layouts: tuple[str, ...] = get_args(Layout)) 
         fields={
             "kind_code": np.arange(rows, dtype=np.uint16) % 7,
             "size_value": np.linspace(-1, 1, rows).astype(np.float32),
+            "side_code": np.arange(rows, dtype=np.uint16) % 3,
         },
         time=np.arange(rows, dtype=np.int64) * 10,
         offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
