@@ -145,13 +145,14 @@ def test_killing_children_at_random_changes_nothing(tmp_path: Path, submission: 
         )
     wanted = scan_filings(tmp_path, workers=1)
     with ParsePool(workers=2) as pool:
-        stop = threading.Event()
+        stop, killed = threading.Event(), list[int]()
 
         def kill() -> None:
-            while not stop.wait(0.2):
+            while len(killed) < 15 and not stop.wait(0.1):
                 for process in pool.processes[:1]:
                     with contextlib.suppress(ProcessLookupError):  # it may just have ended
                         os.kill(process, signal.SIGKILL)
+                        killed.append(process)
 
         killer = threading.Thread(target=kill)
         killer.start()
@@ -164,7 +165,7 @@ def test_killing_children_at_random_changes_nothing(tmp_path: Path, submission: 
     texts = dict(wanted.frame.collect().select("file", "text").iter_rows())
     for path, each in zip(sorted(tmp_path.iterdir()), parsed, strict=True):
         assert each.text == texts[path.name] if each.status == OK else each.status == DIED
-    assert sum(each.status == OK for each in parsed) > 30
+    assert sum(each.status != OK for each in parsed) <= len(killed)
 
 
 def test_children_are_kept_from_file_to_file_and_end_with_the_pool(tmp_path: Path) -> None:
