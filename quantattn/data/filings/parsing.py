@@ -13,7 +13,7 @@ from typing import Any
 
 from quantattn.data.filings.forms import family, form_on_cover, is_amendment
 from quantattn.data.filings.items import Section, items_of
-from quantattn.data.filings.markup import render_html
+from quantattn.data.filings.markup import conserved, render_html
 from quantattn.data.filings.submission import (
     Submission,
     find_accession,
@@ -31,7 +31,6 @@ from quantattn.data.filings.text import (
     plain_text,
     read_bytes,
     unwrap,
-    visible_length,
 )
 
 OK = "ok"
@@ -238,9 +237,7 @@ def _read_text(request: Request, work: _Work) -> None:
         known = replace(known, form=known.form or _covered_form(page.cover), cik_on_cover=pad_cik(cik) if cik else None)
     else:
         text = plain_text(body)
-        if not text:
-            raise ValueError("no visible text")
-        share = visible_length(text) / visible_length(body)
+        share = conserved(text, body, request.min_share)
     form = known.form or form_on_cover(text)
     work.known = replace(known, form=form.upper() if form else None, text=text, share=share)
     if form is None:

@@ -124,8 +124,3 @@ def tidy(text: str) -> str:
     text = _INVISIBLE.sub("", _LINE_END.sub("\n", text))
     lines = (_SPACES.sub(" ", _WIDE_GAP.sub("\t", _SPACE.sub(" ", line).strip())) for line in text.split("\n"))
     return _EMPTY_LINES.sub("\n\n", "\n".join(lines)).strip()
-
-
-def visible_length(text: str) -> int:
-    """Number of characters that are not white space."""
-    return sum(map(len, text.split()))

@@ -19,7 +19,6 @@ from quantattn.data.filings.text import (
     read_bytes,
     tidy,
     unwrap,
-    visible_length,
 )
 
 PAGE = """
@@ -111,7 +110,3 @@ def test_reading_has_a_limit_and_goes_by_content(tmp_path: Path) -> None:
         read_bytes(tmp_path / "cut.gz", 10**6)
     (tmp_path / "plain.gz").write_bytes(b"plain")
     assert read_bytes(tmp_path / "plain.gz", 10) == b"plain"
-
-
-def test_visible_length() -> None:
-    assert visible_length(" a\u00a0b\t\n c") == 3
