@@ -159,6 +159,15 @@ def test_a_price_that_leaps_is_no_return() -> None:
     assert set(many["label_reason"].to_list()) == {"no data", "session end"}
 
 
+def without_some_books(table: pl.DataFrame) -> pl.DataFrame:
+    """The book is unknown in the rows of one kind, and has no ask in those of another."""
+    kind = pl.col("kind")
+    return table.with_columns(
+        bid_price_1=pl.when(kind != 7).then("bid_price_1"),
+        ask_price_1=pl.when(~kind.is_in([2, 7])).then("ask_price_1"),
+    )
+
+
 def literal_next(table: pl.DataFrame, row: int, label: NextEventLabel, sessions: Any) -> tuple[Any, ...]:
     mates, place = stretch(table, row, sessions)
     if session_of(mates[place]["available_time"], sessions) < 0:
@@ -175,7 +184,9 @@ def literal_next(table: pl.DataFrame, row: int, label: NextEventLabel, sessions:
     until = mates[place : mates.index(later[0]) + 1] if later else mates[place:]
     reasons = ["halt" if each["halted"] else None for each in until]
     timed = "no data" if label.target == "time" and len(past) < 2 else None
-    reason = first_of([*reasons, timed, None if later else "session end"])
+    here = mates[place]
+    unknown = "no data" if here.get("ask_price_1", 0) is None and here["bid_price_1"] is None else None
+    reason = first_of([*reasons, timed, unknown, None if later else "session end"])
     if reason:
         return None, None, None, reason
     end = later[0]["available_time"]
@@ -183,7 +194,7 @@ def literal_next(table: pl.DataFrame, row: int, label: NextEventLabel, sessions:
 
 
 @given(
-    table=tables("trades"),
+    table=tables("trades") | tables("book").map(without_some_books),
     target=st.sampled_from(["kind", "time"]),
     kinds=st.sampled_from([(1, 4), (4, 2, 7), (7, 1)]),
     sides=st.booleans(),
@@ -213,6 +224,16 @@ def test_a_worked_example_of_the_next_event() -> None:
     assert finished["label"].to_list() == pytest.approx([math.log(2e9 + 1), math.log(1e9 + 1)], rel=1e-12)
     with pytest.raises(ValueError, match="needs column 'kind'"):
         timed.measure(table.drop("kind"))
+
+
+def test_what_a_snapshot_lists_next_is_no_event_of_the_market() -> None:
+    """Three orders of a snapshot, the last of which completes the book; a one-sided book is a book."""
+    book = {"bid_price_1": [None, None, 5, 5, 5, 5], "ask_price_1": [None, None, 7, 7, None, 7]}
+    table = of_closes([1] * 6, kind=[1, 1, 1, 2, 4, 1], side=[1, -1, 1, 1, -1, 1]).drop("close")
+    table = table.with_columns(**{name: pl.Series(name, prices, pl.Int64) for name, prices in book.items()})
+    measured = NextEventLabel(kinds=(1, 2, 4)).measure(table)
+    assert measured["label_reason"].to_list() == ["no data", "no data", None, None, None, "session end"]
+    assert measured["next_type"].to_list() == [None, None, 1, 2, 0, None]
 
 
 def test_bars_and_trades_are_labelled_by_their_price() -> None:

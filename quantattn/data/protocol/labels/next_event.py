@@ -13,6 +13,7 @@ import polars as pl
 
 from quantattn.data.market.sessions import Sessions
 from quantattn.data.protocol.findings import Fitted
+from quantattn.data.protocol.labels.prices import has_book
 from quantattn.data.protocol.labels.reasons import any_within, first_reason
 from quantattn.data.protocol.labels.stretch import Measured, Stretch, over_sessions
 from quantattn.data.schema import CANCEL, DELETE, EXECUTE, NEW
@@ -66,7 +67,9 @@ class NextEventLabel:
         """Add `next_type` (Int8), `wait` and `past_wait` (Int64 nanoseconds), with interval and reason.
 
         `wait` is the time until the next event, whose `available_time` is `label_end`; `past_wait` the time between
-        the two such events before, the decision's own included ("no data" where there were fewer than two).
+        the two such events before, the decision's own included ("no data" where there were fewer than two). There is
+        "no data" either where a table with a book shows none on both sides: before and within a feed's first snapshot
+        what comes next is a listing of what stood already, and no event of the market.
 
         Raises:
             ValueError: the table has no `kind`, or no `side` when sides are asked for.
@@ -75,7 +78,10 @@ class NextEventLabel:
             if name not in events.columns:
                 raise ValueError(f"the next event needs column {name!r}; the table has {', '.join(events.columns)}")
         columns: dict[str, type[np.generic]] = {"next_type": np.int8, "wait": np.int64, "past_wait": np.int64}
-        measure = partial(_measure, types=self._types(events), timed=self.target == "time")
+        unknown = np.zeros(events.height, np.bool_)
+        if has_book(events):
+            unknown = (events["ask_price_1"].is_null() & events["bid_price_1"].is_null()).to_numpy()
+        measure = partial(_measure, types=self._types(events), unknown=unknown, timed=self.target == "time")
         return over_sessions(events, sessions, columns, measure)
 
     def finish(self, measured: pl.DataFrame, train: Int64Array) -> tuple[pl.DataFrame, Fitted]:
@@ -97,9 +103,10 @@ class NextEventLabel:
         return types
 
 
-def _measure(stretch: Stretch, types: npt.NDArray[np.int8], timed: bool) -> Measured:
+def _measure(stretch: Stretch, types: npt.NDArray[np.int8], unknown: npt.NDArray[np.bool_], timed: bool) -> Measured:
     size, time, row = len(stretch), stretch.time, stretch.row
-    own = types[stretch.first : stretch.first + size]
+    here = slice(stretch.first, stretch.first + size)
+    own = types[here]
     waited = np.flatnonzero(own >= 0)
     place = np.searchsorted(waited, row, side="right")
     none, short = place >= len(waited), place < 2
@@ -112,7 +119,7 @@ def _measure(stretch: Stretch, types: npt.NDArray[np.int8], timed: bool) -> Meas
         {
             "session end": none,
             "halt": any_within(stretch.prices.halted, row - 1, following),
-            "no data": short & timed,
+            "no data": (short & timed) | unknown[here],
         },
     )
     values = {"next_type": own[following], "wait": time[following] - time, "past_wait": past_wait}
