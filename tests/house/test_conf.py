@@ -49,7 +49,7 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
     if group == "data" and option == "filings":
         found += ["labels=none", "objective=masked_language"]
     reads = group == "data" and "path: ???" in (CONF / group / f"{option}.yaml").read_text("utf-8")
-    if reads or experiment in ("fi2010", "filings", "lobster"):
+    if reads or experiment in ("bitstamp", "databento", "fi2010", "filings", "lobster", "trades"):
         found.append(f"data.path={tmp_path}")
     if experiment == "filings":
         found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]
