@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from quantattn.data.examine import Examination
@@ -27,6 +28,8 @@ ADVICE = {
 }
 """Reason for setting aside → what can be done about it."""
 _MOST_ENTITIES = 5
+_MOST_FILES = 200
+_FILE_COLUMNS = ("file", "form", "accepted (UTC)", "characters", "kept", "items", "status")
 
 
 @dataclass(frozen=True)
@@ -222,10 +225,33 @@ def _filings(found: Examination) -> Iterator[Line]:
     for name, label in (("form", "forms"), ("time_source", "times from")):
         if told.get(name):
             yield Line(label, ", ".join(f"{what} {count:,}" for what, count in told[name].items()))
-    least, middle, most = told["characters"]
-    yield Line("length", f"{least:,} to {most:,} characters, {middle:,} in the middle")
-    for file, status, detail in told.get("set_aside", ()):
-        yield Line("", f"set aside: {file}: {status}{f' ({detail})' if detail else ''}")
+    if "characters" in told:
+        least, middle, most = told["characters"]
+        yield Line("length", f"{least:,} to {most:,} characters, {middle:,} in the middle")
+    files = told.get("files", ())
+    rows = [_FILE_COLUMNS, *(_file(each) for each in files[:_MOST_FILES])]
+    widths = [max(len(row[n]) for row in rows) for n in range(len(_FILE_COLUMNS))]
+    for row in rows if files else ():
+        yield Line("files", "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if len(files) > _MOST_FILES:
+        yield Line("", f"and {len(files) - _MOST_FILES:,} more; --json has all")
+
+
+def _file(told: Mapping[str, Any]) -> tuple[str, ...]:
+    """One file's line of the account; a time that only a filing date stands for is the last that it can have been."""
+    by = "by " if (told["time_source"] or "").endswith("filing date") else ""
+    accepted, length, found, missing = (
+        told[name] for name in ("event_time", "n_chars", "items_found", "items_missing")
+    )
+    return (
+        told["file"],
+        told["form"] or "-",
+        "-" if accepted is None else by + moment(accepted),
+        "-" if length is None else f"{length:,}",
+        "-" if told["share"] is None else f"{told['share']:.1%}",
+        "-" if found is None else f"{found} of {found + missing}",
+        told["status"] + (f" ({told['detail']})" if told["detail"] else ""),
+    )
 
 
 def _report(report: SourceReport) -> Iterator[Line]:

@@ -12,6 +12,7 @@ import polars as pl
 from quantattn.data.examine.balance import Balance, count_outside, measure_balance
 from quantattn.data.examine.columns import ColumnFacts, measure_columns, measure_histories
 from quantattn.data.examine.curve import Curve, cut_curve
+from quantattn.data.examine.filings import examine_filings
 from quantattn.data.examine.prices import PriceRange, count_books, count_kinds, measure_prices, priced
 from quantattn.data.examine.times import Gap, Times, count_repeated, largest_gaps, measure_times
 from quantattn.data.market.book import halt_intervals
@@ -21,7 +22,6 @@ from quantattn.data.sources.table_types import Column
 MOST_ROWS = 5_000_000
 """Rows that are held in memory; what needs the order of rows is said of so many from the beginning."""
 SHOWN_ENTITIES = 10
-SHOWN_FILES = 20
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Examination:
         balance: of classes, for several horizons, within sessions unless all rows lie outside; `no_balance` says why
             there is none.
         columns: of a long table; labels that a table ships.
-        filings: what is counted of filings.
+        filings: what is counted of filings, see `examine_filings`.
     """
 
     rows: int
@@ -103,12 +103,14 @@ def examine(
         "histories": measure_histories(whole),
         "kinds": count_kinds(whole),
     }
+    if "text" in events.columns:
+        found["filings"] = examine_filings(source, events)
     if not events.height:
         return Examination(**found), None
     found["times"] = measure_times(events)
     found["gaps"], found["nights"] = largest_gaps(events, zone)
     if "text" in events.columns:
-        return Examination(**found, filings=_filings(source, events)), cut_curve(events, None)
+        return Examination(**found), cut_curve(events, None)
     found["repeated"] = count_repeated(events)
     shipped = [name for name in events.columns if re.fullmatch(r"label_\d+", name)]
     told = getattr(source, "columns", {}) | dict.fromkeys(shipped, Column("category"))
@@ -131,18 +133,3 @@ def examine(
         cut_curve(events, None) if first is None else cut_curve(events, first.entity, first.price_exponent, first.tick)
     )
     return Examination(**found), curve
-
-
-def _filings(source: Source, events: pl.DataFrame) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        name: dict(events[name].value_counts(sort=True).iter_rows())
-        for name in ("form", "time_source")
-        if name in events.columns
-    }
-    lengths = sorted(events["text"].str.len_chars().to_list())
-    found["characters"] = (lengths[0], lengths[len(lengths) // 2], lengths[-1])
-    documents: pl.DataFrame | None = getattr(source, "documents", None)
-    if documents is not None:
-        aside = documents.filter(pl.col("status") != "ok").select("file", "status", "detail")
-        found["set_aside"] = aside.head(SHOWN_FILES).rows()
-    return found
