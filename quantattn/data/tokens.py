@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from quantattn.data.lookup import once_a_value
 from quantattn.data.raw_fields import FEATURE, raw_fields
 from quantattn.data.raw_fields import wall_clock as wall_clock
 from quantattn.data.schema import Instrument
@@ -69,8 +70,10 @@ class NumericField:
         ordered = np.sort(values)
         ranks = np.arange(1, n_bins) * len(ordered) // n_bins
         bent = ordered.astype(np.float64)
-        if not _is_linear(name):
-            bent = np.sign(bent) * np.log1p(np.abs(bent))
+        if not _is_linear(name):  # in place: fresh memory costs more than the arithmetic
+            sign = np.sign(bent)
+            np.log1p(np.abs(bent, out=bent), out=bent)
+            bent *= sign
         scale = float(bent.std())
         return NumericField(tuple(np.unique(ordered[ranks]).tolist()), float(bent.mean()), scale if scale > 0 else 1.0)
 
@@ -86,6 +89,15 @@ class NumericField:
         if not _is_linear(name):
             bent = bent.sign() * bent.abs().log1p()
         return ((bent - self.center) / self.scale).clip(-CLIP, CLIP).fill_null(0.0).cast(pl.Float32)
+
+    def tokens(self, name: str, raw: pl.Expr) -> pl.Expr:
+        """The struct of `code` and `value` of such an expression, under the names of their columns."""
+        code, value = f"{name}_code", f"{name}_value"
+        return once_a_value(
+            raw,
+            lambda column: (self.code(column).alias(code), self.value(name, column).alias(value)),
+            {code: pl.UInt16, value: pl.Float32},
+        )
 
 
 @dataclass(frozen=True)
@@ -196,11 +208,12 @@ class Tokenizer:
             raise ValueError(f"the tokens have {lacking[0]}, which a table with {', '.join(made)} cannot have")
         raw = {name: each for name, each in made.items() if name in self.numeric}
         frame = frame.with_columns(expression.alias(f"{name}_raw") for name, expression in raw.items())
-        coded = [self._category(name) for name in self.categories]
-        for name, field in self.numeric.items():
-            column = pl.col(f"{name}_raw")
-            coded += [field.code(column).alias(f"{name}_code"), field.value(name, column).alias(f"{name}_value")]
-        return frame.with_columns(coded).drop(f"{name}_raw" for name in raw)
+        tokens = [self._category(name).alias(f"{name}_token") for name in self.categories]
+        tokens += [
+            field.tokens(name, pl.col(f"{name}_raw")).alias(f"{name}_token") for name, field in self.numeric.items()
+        ]
+        frame = frame.with_columns(tokens).drop(f"{name}_raw" for name in raw)
+        return frame.unnest([f"{name}_token" for name in (*self.categories, *self.numeric)])
 
     def to_json(self) -> str:
         """The tokenizer as JSON; `from_json` gives back an equal one (floats are written in full)."""
@@ -241,9 +254,13 @@ class Tokenizer:
 
     def _category(self, name: str) -> pl.Expr:
         known = self.categories[name]
-        column = pl.col(name).cast(pl.Int64)
-        code = column.replace_strict(list(known), [FIRST_CODE + i for i in range(len(known))], default=MISSING)
-        return code.fill_null(MISSING).cast(pl.UInt16).alias(f"{name}_code")
+        codes = [FIRST_CODE + i for i in range(len(known))]
+
+        def code(column: pl.Expr) -> tuple[pl.Expr]:
+            found = column.replace_strict(list(known), codes, default=MISSING)
+            return (found.fill_null(MISSING).cast(pl.UInt16).alias(f"{name}_code"),)
+
+        return once_a_value(pl.col(name).cast(pl.Int64), code, {f"{name}_code": pl.UInt16})
 
 
 def _tick(ticks: Mapping[str, int]) -> pl.Expr:

@@ -108,10 +108,8 @@ class TableTokenizer:
         """
         raw = frame.select("entity", "available_time", **raw_fields((*self.categories, *self.numeric), self.zone))
         made = [self._category(name, known).alias(f"{name}_code") for name, known in self.categories.items()]
-        for name, field in self.numeric.items():
-            column = pl.col(name)
-            made += [field.code(column).alias(f"{name}_code"), field.value(name, column).alias(f"{name}_value")]
-        return raw.select("entity", "available_time", *made)
+        made += [field.tokens(name, pl.col(name)).alias(f"{name}_token") for name, field in self.numeric.items()]
+        return raw.select("entity", "available_time", *made).unnest([f"{name}_token" for name in self.numeric])
 
     def require(self, columns: Mapping[str, Column]) -> None:
         """Refuse a table whose columns cannot be read by these tokens.
