@@ -1,4 +1,4 @@
-"""The records of one DBN file as rows of the common schema, every value checked."""
+"""Records of DBN as rows of the common schema, every value checked."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from quantattn.data.sources.dbn_format import (
     SNAPSHOT,
     UNDEFINED_PRICE,
     UNDEFINED_TIME,
-    Header,
-    Records,
 )
 
 _SIGN = np.zeros(256, np.int8)
@@ -32,73 +30,31 @@ _BAD_ROWS = {"record": pl.Int64, "reason": pl.String, "text": pl.String}
 
 
 @dataclass
-class Rows:
-    """One file, read.
+class Account:
+    """What happened to the records of one file.
 
     Attributes:
-        frame: rows in the order of the file: `name` (UInt32, a place in `names`), `event_time`, `available_time`,
-            `kind`, `side`, `price`, `size`, `order_id`, `last` and `opens` (Boolean: the record ends an event, begins
-            or belongs to a snapshot or clears the book), and the levels that were asked for where the records have
-            them.
-        names: (publisher, symbol) of each instrument.
-        tables: action → records that are no event of a book ("F" fills, "N" none), field by field.
         actions: records by action, those that were set aside left out.
-        bad: record (counted from 0 in the file), reason, and what it holds.
+        wrong: tables of what was set aside: record (counted from 0 in the file), reason, and what it holds.
         unnamed: ids that the metadata gives no symbol.
         counts: what was decided → how often.
         most: the largest fall of `ts_recv`, in ns.
     """
 
-    frame: pl.DataFrame
-    names: list[tuple[int, str]] = field(default_factory=list)
-    tables: dict[str, pl.DataFrame] = field(default_factory=dict)
     actions: Counter[str] = field(default_factory=Counter)
-    bad: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_BAD_ROWS))
+    wrong: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=_BAD_ROWS)])
     unnamed: set[int] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
     most: int = 0
 
-
-def read_rows(records: Records, levels: int) -> Rows:
-    """Read a file to its end; `levels` of the book are kept where its records have them.
-
-    Raises:
-        DamagedDbn: see `Records.pieces`.
-    """
-    rows = Rows(pl.DataFrame())
-    frames: list[pl.DataFrame] = []
-    tables: dict[str, list[pl.DataFrame]] = {}
-    bad: list[pl.DataFrame] = [rows.bad]
-    number, latest = 0, -(2**63)
-    shape = _Shape.of(records.header.schema, levels)
-    for piece in records.pieces():
-        reasons = _reasons(piece, shape)
-        wrong = np.flatnonzero(reasons)
-        if len(wrong):
-            bad.append(_bad_rows(piece[wrong], reasons[wrong], wrong + number))
-        number += len(piece)
-        good = piece if not len(wrong) else piece[reasons == 0]
-        if not len(good):
-            continue
-        codes, many = np.unique(good["action"], return_counts=True)
-        rows.actions.update({code.decode(): int(n) for code, n in zip(codes, many, strict=True)})
-        available, event = _times(good, latest, rows)
-        latest = int(available[-1])
-        name = _names(good, available, records.header, rows)
-        frames.append(_frame(good, name, event, available, shape))
-        for code in ("F", "N"):
-            if (chosen := good["action"] == code.encode()).any():
-                tables.setdefault(code, []).append(_table(good[chosen]))
-    nothing = np.zeros(0, np.int64)
-    frames.append(_frame(np.zeros(0, records.layout), nothing, nothing, nothing, shape))
-    rows.frame = _events_end(pl.concat(frames))
-    rows.tables = {code: pl.concat(found) for code, found in tables.items()}
-    rows.bad = pl.concat(bad)
-    return rows
+    @property
+    def bad(self) -> pl.DataFrame:
+        """What was set aside, in the order of the file."""
+        return pl.concat(self.wrong)
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """What the records of a schema become.
 
     Attributes:
@@ -114,7 +70,8 @@ class _Shape:
     kinds: NDArray[np.uint8]
 
     @staticmethod
-    def of(schema: str, levels: int) -> _Shape:
+    def of(schema: str, levels: int) -> Shape:
+        """That of a schema, of whose books `levels` levels are kept."""
         rows, kinds = np.full(256, -1, np.int64), np.zeros(256, np.uint8)
         depth = DEPTH.get(schema, 0)
         # A modified order is a deletion and a new order; in a feed of levels it is a level that changed.
@@ -128,14 +85,15 @@ class _Shape:
         )
         for action, (many, kind) in known.items():
             rows[ord(action)], kinds[ord(action)] = many, kind
-        return _Shape(depth, min(levels, depth), rows, kinds)
+        return Shape(depth, min(levels, depth), rows, kinds)
 
 
 REASONS = ("", "unknown action", "unknown side", "no side", "no price", "impossible time")
-"""Why a record is set aside, by the code that `_reasons` gives; "" is a sound record."""
+"""Why a record is set aside, by the code that `reasons_of` gives; "" is a sound record."""
 
 
-def _reasons(records: NDArray[np.void], shape: _Shape) -> NDArray[np.uint8]:
+def reasons_of(records: NDArray[np.void], shape: Shape) -> NDArray[np.uint8]:
+    """(n,) codes: why each record has to be set aside, 0 where it is sound."""
     action, side = _bytes(records["action"]), _bytes(records["side"])
     sided = (side == ord("A")) | (side == ord("B"))
     order = (action == ord("A")) | (action == ord("M")) if not shape.depth else np.zeros(len(records), np.bool_)
@@ -161,7 +119,8 @@ def _bytes(letters: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(letters).view(np.uint8)
 
 
-def _bad_rows(records: NDArray[np.void], reasons: NDArray[np.uint8], number: Ints) -> pl.DataFrame:
+def bad_rows(records: NDArray[np.void], reasons: NDArray[np.uint8], number: Ints) -> pl.DataFrame:
+    """What is set aside: records, why, and their numbers in the file, (n,) each."""
     names = ("action", "side", "price", "size", "ts_event", "ts_recv")
     text = [", ".join(f"{name} {each[name].item()!r}" for name in names) for each in records]
     return pl.DataFrame(
@@ -169,7 +128,7 @@ def _bad_rows(records: NDArray[np.void], reasons: NDArray[np.uint8], number: Int
     )
 
 
-def _times(records: NDArray[np.void], latest: int, rows: Rows) -> tuple[Ints, Ints]:
+def times_of(records: NDArray[np.void], latest: int, account: Account) -> tuple[Ints, Ints]:
     """When each record could be known and when it happened, ns UTC; the first never falls.
 
     A record cannot be known before the one before it in the feed, so where `ts_recv` falls the time before stands.
@@ -178,58 +137,29 @@ def _times(records: NDArray[np.void], latest: int, rows: Rows) -> tuple[Ints, In
     received, event = records["ts_recv"].astype(np.int64), records["ts_event"].astype(np.int64)
     if undefined.any():
         received[undefined] = event[undefined]
-        rows.counts["have no ts_recv; their ts_event stands for it"] += int(undefined.sum())
+        account.counts["have no ts_recv; their ts_event stands for it"] += int(undefined.sum())
     available = np.maximum(np.maximum.accumulate(received), latest)
     if (falls := available - received).any():
-        rows.counts["have a ts_recv before that of a record before them and count as available with that one"] += int(
-            (falls > 0).sum()
+        account.counts["have a ts_recv before that of a record before them and count as available with that one"] += (
+            int((falls > 0).sum())
         )
-        rows.most = max(rows.most, int(falls.max()))
+        account.most = max(account.most, int(falls.max()))
     unknown = records["ts_event"] == UNDEFINED_TIME
     if unknown.any():
         event[unknown] = available[unknown]
-        rows.counts["have no ts_event; the time at which they could be known stands for it"] += int(unknown.sum())
+        account.counts["have no ts_event; the time at which they could be known stands for it"] += int(unknown.sum())
     if (early := event > available).any():
-        rows.counts["have a ts_event after their ts_recv; they count as having happened when received"] += int(
+        account.counts["have a ts_event after their ts_recv; they count as having happened when received"] += int(
             early.sum()
         )
         event = np.minimum(event, available)
     if (gap := (records["flags"] & BAD_BOOK) > 0).any():
-        rows.counts["follow a gap of the feed, so that the book may be wrong (F_MAYBE_BAD_BOOK)"] += int(gap.sum())
+        account.counts["follow a gap of the feed, so that the book may be wrong (F_MAYBE_BAD_BOOK)"] += int(gap.sum())
     return available, event
 
 
-def _names(records: NDArray[np.void], available: Ints, header: Header, rows: Rows) -> Ints:
-    """(n,) places in `rows.names`, which grows."""
-    keys = records["publisher_id"].astype(np.int64) << 32 | records["instrument_id"]
-    own, place = np.unique(keys, return_inverse=True) if (keys != keys[0]).any() else (keys[:1], None)
-    found = np.zeros(len(own), np.int64)
-    out = None
-    for i, key in enumerate(own.tolist()):
-        publisher, instrument = key >> 32, key & 0xFFFFFFFF
-        intervals = header.symbols.get(instrument, [])
-        symbols = {symbol for _, _, symbol in intervals}
-        if len(symbols) > 1:
-            out = np.zeros(len(records), np.int64) if out is None else out
-            chosen = np.flatnonzero(keys == key)
-            days = (available[chosen] // (86_400 * 10**9)).astype("datetime64[D]")
-            for day in np.unique(days):
-                symbol = next((s for first, end, s in intervals if first <= day < end), str(instrument))
-                out[chosen[days == day]] = _place(rows.names, (publisher, symbol)) + 1
-        elif not symbols:
-            rows.unnamed.add(instrument)
-        found[i] = _place(rows.names, (publisher, symbols.pop() if len(symbols) == 1 else str(instrument)))
-    name = np.broadcast_to(found[:1], len(records)) if place is None else found[place]
-    return name if out is None else np.where(out > 0, out - 1, name)
-
-
-def _place(names: list[tuple[int, str]], name: tuple[int, str]) -> int:
-    if name not in names:
-        names.append(name)
-    return names.index(name)
-
-
-def _frame(records: NDArray[np.void], name: Ints, event: Ints, available: Ints, shape: _Shape) -> pl.DataFrame:
+def rows_of(records: NDArray[np.void], name: Ints, event: Ints, available: Ints, shape: Shape) -> pl.DataFrame:
+    """The rows that records become, in their order, those of kind 0 among them; see `Feed` for the columns."""
     many = shape.rows[_bytes(records["action"])]
     kept = np.arange(len(records)) if (many == 1).all() else np.repeat(np.arange(len(records)), many)
     own = records if len(kept) == len(records) else records[kept]
@@ -288,7 +218,7 @@ def _of_levels(
     return kind, side, price, size
 
 
-def _table(records: NDArray[np.void]) -> pl.DataFrame:
+def table_of(records: NDArray[np.void]) -> pl.DataFrame:
     """Records as they are, field by field; letters as text."""
     return pl.DataFrame(
         {
@@ -297,25 +227,3 @@ def _table(records: NDArray[np.void]) -> pl.DataFrame:
             if not name.startswith("_") and name not in ("length", "rtype")
         }
     )
-
-
-def _events_end(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows of a book alone, the flag of records that are none moved to the row before them.
-
-    An event may end with a record that changes no book (a fill, or nothing). It ends the event of the row before it
-    when both could be known at one time; otherwise that row is not known to be the last.
-    """
-    kept = (frame["kind"] > 0).to_numpy()
-    if kept.all():
-        return frame
-    if not (frame["last"].to_numpy() & ~kept).any():
-        return frame.filter(kept)
-    order = np.argsort(frame["name"].to_numpy(), kind="stable")
-    name, time, last = (frame[n].to_numpy()[order] for n in ("name", "available_time", "last"))
-    latest = np.maximum.accumulate(np.where(kept[order], np.arange(len(order)), -1))
-    ends = np.flatnonzero(~kept[order] & last & (latest >= 0))
-    rows = latest[ends]
-    sound = (name[rows] == name[ends]) & (time[rows] == time[ends])
-    marked = frame["last"].to_numpy(writable=True)
-    marked[order[rows[sound]]] = True
-    return frame.with_columns(pl.Series("last", marked)).filter(kept)

@@ -8,18 +8,18 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from quantattn.data.market.rebuild import EXCHANGE_ZONE, Tally, rebuild_book
+from quantattn.data.market.rebuild import EXCHANGE_ZONE, OrderBooks, Tally
 from quantattn.data.market.sessions import midnight
-from quantattn.data.schema import CANONICAL_ORDER, Instrument
+from quantattn.data.schema import Instrument
 from quantattn.data.sources.itch_format import MESSAGES
-from quantattn.data.sources.itch_rows import Session, read_session
+from quantattn.data.sources.itch_rows import Sessions
+from quantattn.data.sources.runs import Scratch, lazy_table
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
 
 PRICE_EXPONENT = -4
@@ -50,10 +50,12 @@ def scan_itch(
     date: str | dt.date | None = None,
     stocks: Sequence[str] | None = None,
     tick: int = 100,
+    scratch: str | Path | None = None,
 ) -> ItchSource:
     """Read ITCH 5.0 files (plain or .gz) and rebuild the book of every stock (schema `BookEvents`, and `halted`).
 
-    The file is read in pieces; the table of its events is in memory. `available_time` is `event_time`.
+    Files are read in pieces, and what memory would not hold is set down in a folder of its own until the source is no
+    more needed; a large table is then made anew from there whenever it is computed. `available_time` is `event_time`.
 
     Args:
         path: one file, or a folder, of which the files with "itch" in their name are taken.
@@ -62,11 +64,14 @@ def scan_itch(
             name (YYYYMMDD or MMDDYYYY), and the report says so.
         stocks: those to keep; None keeps all.
         tick: smallest price step in units of 10⁻⁴ (100 is a cent).
+        scratch: folder in which rows are set down that memory does not hold (50 bytes an event); None is the system's
+            folder for temporary files.
 
     Raises:
         ValueError: one sentence that names the file, the byte, what was found and what was expected; no date; a stock
             that no file has.
         RuntimeError: numba is not installed (extra `book`).
+        OSError: what is set down does not fit.
     """
     if levels < 1:
         raise ValueError(f"levels must be at least 1, got {levels}")
@@ -75,30 +80,33 @@ def scan_itch(
         raise ValueError(f"stocks must be a list of at least one name, got {stocks!r}")
     files = _files(Path(path), day)
     notes: list[str] = []
-    sessions: list[Session] = []
-    first = 0
+    sessions = Sessions(Scratch(scratch), None if stocks is None else frozenset(stocks))
     for session_date, (file, note) in sorted(files.items()):
-        start = midnight(session_date, EXCHANGE_ZONE)
-        sessions.append(read_session(file, start, first, None if stocks is None else frozenset(stocks)))
-        first += sessions[-1].rows.height
-        notes += [f"{file.name}: {sentence}" for sentence in (*note, *sessions[-1].notes)]
-    counts = sum((session.counts for session in sessions), Counter[str]())
-    missing = sorted(set(stocks or ()) - {name for session in sessions for name in session.stocks})
+        own = sessions.read(file, midnight(session_date, EXCHANGE_ZONE))
+        notes += [f"{file.name}: {sentence}" for sentence in (*note, *own)]
+    missing = sorted(set(stocks or ()) - set(sessions.names))
     if missing:
         raise ValueError(f"{path}: no message names {', '.join(missing)}")
-    messages = pl.concat([session.rows for session in sessions]).sort(CANONICAL_ORDER, maintain_order=True)
-    made = rebuild_book(messages, levels)
-    notes += _notes(counts, made.tally)
+    tallies: list[Tally] = []
+
+    def books() -> Iterator[pl.DataFrame]:
+        rebuilt = OrderBooks(levels)
+        for messages in sessions.batches():
+            yield rebuilt.after(messages)
+        tallies[:] = [rebuilt.tally]
+
+    frame = lazy_table(books, lambda _: None)
+    notes += _notes(sessions.counts, tallies[0])
     return ItchSource(
-        frame=made.frame.lazy(),
-        instruments=tuple(Instrument(name, PRICE_EXPONENT, tick) for name in sorted(set(made.frame["entity"]))),
+        frame=frame,
+        instruments=tuple(Instrument(sessions.names[name], PRICE_EXPONENT, tick) for name in sessions.runs.names()),
         report=SourceReport(
-            rows_read=made.frame.height,
+            rows_read=sessions.rows,
             files={file.name: file_sha256(file) for file, _ in files.values()},
             notes=tuple(notes),
         ),
-        tables=_tables(sessions),
-        tally=made.tally,
+        tables=sessions.tables,
+        tally=tallies[0],
     )
 
 
@@ -140,11 +148,3 @@ def _notes(counts: Counter[str], tally: Tally) -> list[str]:
     if unseen:
         notes.append(f"not as the rebuilt books stood: {', '.join(f'{name} {n:,}' for name, n in unseen.items())}")
     return notes
-
-
-def _tables(sessions: list[Session]) -> dict[str, pl.DataFrame]:
-    found: dict[str, list[Any]] = {}
-    for session in sessions:
-        for code, frame in session.tables.items():
-            found.setdefault(code, []).append(frame)
-    return {code: pl.concat(frames) for code, frames in found.items()}

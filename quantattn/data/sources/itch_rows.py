@@ -1,8 +1,9 @@
-"""The messages of one ITCH session as rows of the common schema, every value checked."""
+"""The messages of ITCH sessions as rows of the common schema, every value checked."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,181 +12,173 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from quantattn.data.market.rebuild import compiled
 from quantattn.data.schema import CANCEL, CROSS, DELETE, EXECUTE, EXECUTE_HIDDEN, HALT, NEW
 from quantattn.data.sources.itch_format import MESSAGES, DamagedItch, Piece, read_pieces
+from quantattn.data.sources.runs import Runs, Scratch, Tables
 
-_DAY = 86_400 * 10**9
 _KINDS = {"A": NEW, "F": NEW, "E": EXECUTE, "C": EXECUTE, "X": CANCEL, "D": DELETE, "U": DELETE}
 _KINDS |= {"P": EXECUTE_HIDDEN, "Q": CROSS, "H": HALT}
 """Type → kind of its row; a U has a second one, NEW. Other types are no event of a book."""
-
-_SCHEMA = {"entity": pl.String, "event_time": pl.Int64, "available_time": pl.Int64, "seq": pl.Int64, "kind": pl.UInt8}
-_SCHEMA |= {"side": pl.Int8, "price": pl.Int64, "size": pl.Int64, "order_id": pl.Int64}
-_SCHEMA |= {"printable": pl.Boolean, "halted": pl.Boolean}
+_FIELDS = ("stock", "side", "shares", "order_id", "new_order_id", "price", "printable", "state")
+"""In the order in which `itch_walk` numbers them."""
+_UNTOLD = {("P", "side"), ("P", "order_id")}
+"""What is in a message and means nothing: a P always says B."""
+_EXPECTED = (
+    "",
+    "expected a time below 86,400 s after midnight",
+    "its time is before that of the message before it, expected times that never fall",
+    "its locate code belongs to another stock, expected one a code",
+    "its locate code was given no stock, expected a directory message before",
+    "expected B or S as the side of an order",
+    "expected a number of shares below 2^63",
+    "expected an order number below 2^63",
+    "expected H, P, Q or T as the trading state",
+)
+"""What a message that `itch_walk.decode` stops at should have been."""
 
 
 @dataclass
-class Session:
-    """One file, read.
+class Sessions:
+    """The files that were read so far.
 
     Attributes:
-        rows: events in the order of the file, columns of `BookMessages`, `printable` and `halted`.
-        counts: messages by type, those of stocks that were not asked for too.
-        stocks: names that the file has.
+        wanted: stocks whose events are kept; None keeps all.
+        names: stocks that the files name.
+        runs: events, `name` a place in `names`; columns as of `event_rows`.
         tables: type → messages that are no event of a book.
-        notes: what was decided.
+        counts: messages by type, those of stocks that were not asked for too.
+        rows: events that were kept.
     """
 
-    rows: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_SCHEMA))
+    scratch: Scratch
+    wanted: frozenset[str] | None = None
+    names: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    stocks: set[str] = field(default_factory=set)
-    tables: dict[str, pl.DataFrame] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    rows: int = 0
+    runs: Runs = field(init=False)
+    tables: Tables = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs, self.tables = Runs(self.names, self.scratch), Tables(self.scratch)
+        self._places: dict[str, int] = {}
+
+    def read(self, path: Path, start: int) -> list[str]:
+        """Read a file, whose midnight is `start` in ns UTC, and return notes on it.
+
+        Raises:
+            DamagedItch: the bytes are no sound ITCH, a time falls or is no time of a day, a locate code has two names
+                or none, a side, a state, a name or an order number that cannot be.
+        """
+        notes: list[str] = []
+        codes, left_out = _Codes(), 0
+        for number, piece in enumerate(read_pieces(path)):
+            if number == 0 and piece.zeros:
+                notes.append("no message has its length before it (0 everywhere); types alone tell where they end")
+            self._name(codes, piece, path)
+            rows, times = _decoded(codes, piece, path)
+            many = np.bincount(piece.codes, minlength=256)
+            self.counts.update({chr(code): int(many[code]) for code in np.flatnonzero(many)})
+            for code in MESSAGES:
+                if many[ord(code)] and code not in _KINDS:
+                    where, messages = piece.rows(code)
+                    self.tables.add(code, _table(messages, times[where] + start))
+            kept = rows if self.wanted is None else rows.filter(pl.col("name").is_in(self._chosen()))
+            left_out += rows.height - kept.height
+            self.runs.add(
+                kept.with_columns(
+                    pl.col("available_time") + start,
+                    seq=pl.int_range(self.rows, self.rows + pl.len(), dtype=pl.Int64),
+                )
+            )
+            self.rows += kept.height
+        if not codes.read:
+            raise DamagedItch(f"{path.name} holds no message")
+        if left_out:
+            notes.append(f"{left_out:,} events of stocks that were not asked for were left out")
+        return notes
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """All events in canonical order, in batches: columns of `BookMessages`, `printable` and `halted`."""
+        names = pl.Series(self.names, dtype=pl.String)
+        for rows in self.runs.batches():
+            yield rows.select(
+                names.gather(rows["name"]).alias("entity"),
+                pl.col("available_time").alias("event_time"),
+                *("available_time", "seq", "kind", "side", "price", "size", "order_id"),
+                pl.when(pl.col("printable") >= 0).then(pl.col("printable") > 0),
+                "halted",
+            )
+
+    def _chosen(self) -> list[int]:
+        return [self._places[name] for name in sorted(self.wanted or ()) if name in self._places]
+
+    def _name(self, codes: _Codes, piece: Piece, path: Path) -> None:
+        """Note which stock each locate code is that the piece names first."""
+        walker, message = compiled("quantattn.data.sources.itch_walk"), 0
+        while True:
+            message = walker.unnamed(piece.data, piece.starts, codes.fields, codes.letters, message)
+            if message == len(piece.starts):
+                break
+            at = int(piece.starts[message])
+            place = at + int(codes.fields[piece.data[at], 0])
+            letters = piece.data[place : place + 8].tobytes()
+            if not all(32 <= letter < 127 for letter in letters) or letters[:1] == b" ":
+                _fail(path, piece, message, "expected the name of a stock in ASCII, filled with spaces")
+            name = letters.decode().rstrip()
+            if name not in self._places:
+                self._places[name] = len(self.names)
+                self.names.append(name)
+            locate = int(piece.data[at + 1]) * 256 + int(piece.data[at + 2])
+            codes.letters[locate], codes.stocks[locate] = int.from_bytes(letters, "big"), self._places[name]
+        codes.halted = np.concatenate([codes.halted, np.zeros(len(self.names) - len(codes.halted), np.bool_)])
 
 
-def read_session(path: Path, start: int, first_seq: int, wanted: frozenset[str] | None) -> Session:
-    """Read a file; `start` is its midnight in ns UTC, `first_seq` the number of its first row.
+class _Codes:
+    """What the locate codes of one session stand for, and which stocks are halted."""
 
-    Raises:
-        DamagedItch: the bytes are no sound ITCH, a time falls or is no time of a day, a locate code has two names or
-            none, a side, a state, a name or an order number that cannot be.
-    """
-    session = Session()
-    names, last = np.zeros(65536, "S8"), 0
-    frames, tables = [session.rows], dict[str, list[pl.DataFrame]]()
-    left_out = 0
-    for number, piece in enumerate(read_pieces(path)):
-        if number == 0 and piece.zeros:
-            session.notes.append("no message has its length before it (0 everywhere); types alone tell where they end")
-        times = _times(piece, path, last)
-        last = int(times[-1])
-        session.counts.update(
-            {chr(code): int(n) for code, n in zip(*np.unique(piece.codes, return_counts=True), strict=True)}
-        )
-        parts = {code: piece.rows(code) for code in MESSAGES if (piece.codes == ord(code)).any()}
-        for code, (where, messages) in parts.items():
-            if "stock" in (MESSAGES[code].names or ()):
-                _name(names, messages, piece, where, path)
-            if code not in _KINDS:
-                tables.setdefault(code, []).append(_table(messages, times[where] + start))
-        made, other = _events(parts, times, names, piece, path, wanted)
-        left_out += other
-        frames.append(made)
-    if not session.counts:
-        raise DamagedItch(f"{path.name} holds no message")
-    rows = pl.concat(frames).with_columns(
-        pl.col("event_time", "available_time") + start,
-        pl.int_range(first_seq, first_seq + pl.len(), dtype=pl.Int64).alias("seq"),
-        # A halt lasts to the end of the session; quoting alone does not end it.
-        pl.col("halted").forward_fill().over("entity").fill_null(False),
+    def __init__(self) -> None:
+        self.fields, self.wide = np.full((256, len(_FIELDS)), -1, np.int64), np.zeros(256, np.uint8)
+        self.kinds = np.zeros(256, np.uint8)
+        for code, layout in MESSAGES.items():
+            own: Any = layout.fields
+            for place, name in enumerate(_FIELDS):
+                if name in own and (code, name) not in _UNTOLD and (name == "stock" or code in _KINDS):
+                    self.fields[ord(code), place] = own[name][1]
+            self.wide[ord(code)] = own["shares"][0].itemsize if "shares" in own else 0
+            self.kinds[ord(code)] = _KINDS.get(code, 0)
+        self.letters, self.stocks = np.zeros(65536, np.uint64), np.full(65536, -1, np.int32)
+        self.halted, self.last, self.read = np.zeros(0, np.bool_), 0, False
+
+
+def _fail(path: Path, piece: Piece, message: int, what: str) -> None:
+    raise DamagedItch(f"{path.name}, message at byte {piece.offset + int(piece.starts[message])}: {what}")
+
+
+def _decoded(codes: _Codes, piece: Piece, path: Path) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+    """Events of a piece in its order, and the times of all its messages, in ns since midnight."""
+    walker = compiled("quantattn.data.sources.itch_walk")
+    m = len(piece.starts)
+    times, rows, marks = np.empty(m, np.int64), np.empty((5, 2 * m), np.int64), np.empty((4, 2 * m), np.int8)
+    n, message, wrong = walker.decode(
+        *(piece.data, piece.starts, codes.fields, codes.wide, codes.kinds, codes.letters, codes.stocks),
+        *(codes.halted, codes.last, times, rows, marks),
     )
-    session.rows = rows
-    session.stocks = {name.decode() for name in names if name}
-    session.tables = {code: pl.concat(found) for code, found in tables.items()}
-    if left_out:
-        session.notes.append(f"{left_out:,} events of stocks that were not asked for were left out")
-    return session
-
-
-def _fail(path: Path, piece: Piece, where: NDArray[np.int64], bad: NDArray[np.bool_], what: str) -> None:
-    """Raise for the first bad message; `what` says what was expected."""
-    if bad.any():
-        byte = piece.offset + int(piece.starts[where[np.flatnonzero(bad)[0]]])
-        raise DamagedItch(f"{path.name}, message at byte {byte}: {what} ({int(bad.sum())} such messages)")
-
-
-def _times(piece: Piece, path: Path, last: int) -> NDArray[np.int64]:
-    """(messages,) ns since midnight, from 6 bytes each."""
-    digits = piece.data[piece.starts[:, None] + np.arange(5, 11)].astype(np.int64)
-    times: NDArray[np.int64] = digits @ (256 ** np.arange(5, -1, -1, dtype=np.int64))
-    every = np.arange(len(times))
-    _fail(path, piece, every, times >= _DAY, "expected a time below 86,400 s after midnight")
-    falls = np.diff(times, prepend=last) < 0
-    _fail(path, piece, every, falls, "its time is before that of the message before it, expected times that never fall")
-    return times
-
-
-def _name(names: NDArray[np.bytes_], rows: NDArray[Any], piece: Piece, where: NDArray[np.int64], path: Path) -> None:
-    """Note which stock each locate code is; `names` (65536,) is changed in place."""
-    locate, stock = rows["locate"].astype(np.int64), np.char.rstrip(rows["stock"])
-    letters = np.ascontiguousarray(rows["stock"]).view(np.uint8).reshape(len(rows), 8)
-    printed = ((letters >= 32) & (letters < 127)).all(axis=1) & (letters[:, 0] > 32)
-    _fail(path, piece, where, ~printed, "expected the name of a stock in ASCII, filled with spaces")
-    codes, first = np.unique(locate, return_index=True)
-    fresh = names[codes] == b""
-    names[codes[fresh]] = stock[first[fresh]]
-    _fail(path, piece, where, names[locate] != stock, "its locate code belongs to another stock, expected one a code")
-
-
-def _events(
-    parts: dict[str, tuple[NDArray[np.int64], NDArray[Any]]],
-    times: NDArray[np.int64],
-    names: NDArray[np.bytes_],
-    piece: Piece,
-    path: Path,
-    wanted: frozenset[str] | None,
-) -> tuple[pl.DataFrame, int]:
-    """Rows of a piece in the order of its messages, and how many were left out."""
-    found = []
-    for code, kind in _KINDS.items():
-        if code in parts:
-            where, rows = parts[code]
-            found.append(_columns(code, kind, where * 2, rows, piece, path))
-            if code == "U":
-                found.append(_columns("U2", NEW, where * 2 + 1, rows, piece, path))
-    if not found:
-        return pl.DataFrame(schema=_SCHEMA), 0
-    table = pl.concat(found).sort("order")
-    where = table["order"].to_numpy() // 2
-    stock = names[piece.data[piece.starts[where] + 1].astype(np.int64) * 256 + piece.data[piece.starts[where] + 2]]
-    _fail(path, piece, where, stock == b"", "its locate code was given no stock, expected a directory message before")
-    table = table.with_columns(
-        pl.Series("entity", stock.astype("U8")),
-        pl.Series("event_time", times[where]),
-        pl.Series("available_time", times[where]),
-        pl.lit(0, pl.Int64).alias("seq"),
-    ).select(*_SCHEMA)
-    if wanted is None:
-        return table, 0
-    kept = table.filter(pl.col("entity").is_in(sorted(wanted)))
-    return kept, table.height - kept.height
-
-
-def _columns(
-    code: str, kind: int, order: NDArray[np.int64], rows: NDArray[Any], piece: Piece, path: Path
-) -> pl.DataFrame:
-    where, n = order // 2, len(rows)
-    side, size = np.zeros(n, np.int8), np.zeros(n, np.int64)
-    price: pl.Expr | pl.Series = pl.lit(None, pl.Int64)
-    number = np.zeros(n, np.int64)
-    printable: pl.Expr | pl.Series = pl.lit(code in ("E", "P") or None, pl.Boolean)
-    halted: pl.Expr | pl.Series = pl.lit(None, pl.Boolean)
-    if code in ("A", "F"):
-        bad = (rows["side"] != b"B") & (rows["side"] != b"S")
-        _fail(path, piece, where, bad, "expected B or S as the side of an order")
-        side = np.where(rows["side"] == b"B", 1, -1).astype(np.int8)
-    if code in ("A", "F", "C", "U2", "P", "Q"):
-        price = pl.Series(rows["price"].astype(np.int64))
-    if code not in ("D", "U", "H"):
-        _fail(path, piece, where, rows["shares"] >= 2**63, "expected a number of shares below 2^63")
-        size = rows["shares"].astype(np.int64)
-    if code not in "PQH":
-        numbers = rows["new_order_id" if code == "U2" else "order_id"]
-        _fail(path, piece, where, numbers >= 2**63, "expected an order number below 2^63")
-        number = numbers.astype(np.int64)
-    if code == "C":
-        printable = pl.Series(rows["printable"] == b"Y")
-    if code == "H":
-        bad = ~np.isin(rows["state"], [b"H", b"P", b"Q", b"T"])
-        _fail(path, piece, where, bad, "expected H, P, Q or T as the trading state")
-        halted = pl.Series(rows["state"] != b"T")
-    columns = {"order": order, "side": side, "size": size, "order_id": number}
-    return pl.DataFrame(columns).with_columns(
-        pl.lit(kind, pl.UInt8).alias("kind"),
-        price.alias("price"),
-        printable.alias("printable"),
-        halted.alias("halted"),
-    )
+    if wrong:
+        _fail(path, piece, message, _EXPECTED[wrong])
+    codes.last, codes.read = int(times[-1]), True
+    columns = {
+        "name": rows[0, :n].astype(np.uint32),
+        "available_time": rows[1, :n],
+        "price": rows[2, :n],
+        "size": rows[3, :n],
+        "order_id": rows[4, :n],
+        "kind": marks[0, :n].astype(np.uint8),
+        "side": marks[1, :n],
+        "printable": marks[2, :n],
+        "halted": marks[3, :n] > 0,
+    }
+    return pl.DataFrame(columns), times
 
 
 def _table(rows: NDArray[Any], times: NDArray[np.int64]) -> pl.DataFrame:

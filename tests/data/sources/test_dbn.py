@@ -30,7 +30,7 @@ from dbn_records import (
 )
 
 from quantattn.data.schema import BookEvents, Trades, check, level_columns
-from quantattn.data.sources import SOURCES, scan_dbn
+from quantattn.data.sources import SOURCES, dbn_format, runs, scan_dbn
 
 NAMES = [name for level in range(1, LEVELS + 1) for name in level_columns(level)]
 BEST = NAMES[:4]
@@ -145,6 +145,35 @@ def test_instruments_and_publishers_keep_books_of_their_own(tmp_path: Path) -> N
     ids = scan_dbn(write(tmp_path, header(symbols={}) + b"".join(map(b"".join, pairs))), LEVELS, tick="1")
     assert sorted(ids.frame.collect()["entity"].unique()) == ["7", "9"]
     assert any("2 instrument ids have no symbol" in note for note in ids.report.notes)
+
+
+def test_files_that_memory_does_not_hold_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two instruments, events that a fill of a later piece ends, and files that overlap in time."""
+    one, two = stream(300, 3), stream(300, 4)
+    for name, publisher in (("a.dbn", 1), ("b.dbn", 1), ("c.dbn", 2)):
+        rows = [mbo(n, o, i, publisher) for n, pair in enumerate(zip(one, two, strict=False)) for o, i in pair_of(pair)]
+        write(tmp_path, header() + b"".join(rows), name)
+    book = (99 * 10**9, 101 * 10**9, 3, 4)
+    deep = write(tmp_path, header("mbp-1") + b"".join(mbp(n, o, [book]) for n, o in enumerate(one) if o[0] != "F"), "m")
+    for path, levels in ((tmp_path, 3), (deep, 1)):
+        monkeypatch.undo()
+        whole = scan_dbn(path, levels)
+        for kept, size, piece in ((3_000, 37, 500), (9_000, 1_000, 5_000)):
+            monkeypatch.setattr(runs, "KEPT", kept)
+            monkeypatch.setattr(runs, "ROWS", size)
+            monkeypatch.setattr(dbn_format, "_PIECE", piece)
+            scratch = tmp_path / f"{levels} {kept}"
+            scratch.mkdir()
+            other = scan_dbn(path, levels, scratch=scratch)
+            assert [*scratch.glob("*/*.arrow")]
+            for _ in range(2):
+                assert other.frame.collect().equals(whole.frame.collect())
+            assert (other.tally, other.report, other.instruments) == (whole.tally, whole.report, whole.instruments)
+            assert all(other.tables[action].equals(table) for action, table in whole.tables.items())
+
+
+def pair_of(pair: tuple[Order, Order]) -> list[tuple[Order, int]]:
+    return [(pair[0], 7), (pair[1], 9)]
 
 
 def test_undefined_and_disordered_times_are_counted(tmp_path: Path) -> None:

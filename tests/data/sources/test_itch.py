@@ -6,6 +6,7 @@ import gzip
 import os
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +14,7 @@ import pytest
 from itch_messages import LENGTHS, MIDNIGHT, add, framed, literal, message, session, stock
 
 from quantattn.data.schema import BookEvents, check
-from quantattn.data.sources import SOURCES, scan_itch
+from quantattn.data.sources import SOURCES, itch_rows, runs, scan_itch
 from quantattn.data.sources.itch_format import MESSAGES, read_pieces
 
 pytest.importorskip("numba", reason="numba is not here (pip install 'quantattn[book]')")
@@ -108,6 +109,26 @@ def test_sessions_follow_each_other_and_share_nothing(tmp_path: Path) -> None:
     write(tmp_path, framed(days["20120621.itch"]), "06212012.itch")
     with pytest.raises(ValueError, match=r"both hold 2012-06-21; expected one file a session"):
         scan_itch(tmp_path)
+
+
+def test_sessions_that_memory_does_not_hold_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for day in range(3):
+        write(tmp_path, framed(session(300, day)), f"2012062{day + 1}.itch")
+    whole = scan_itch(tmp_path, 3)
+    monkeypatch.setattr(itch_rows, "read_pieces", partial(read_pieces, piece=500))
+    for kept, rows in ((3_000, 37), (20_000, 1_000)):
+        monkeypatch.setattr(runs, "KEPT", kept)
+        monkeypatch.setattr(runs, "ROWS", rows)
+        scratch = tmp_path / f"scratch {kept}"
+        scratch.mkdir()
+        other = scan_itch(tmp_path, 3, scratch=scratch)
+        assert [*scratch.glob("*/*.arrow")]
+        for _ in range(2):
+            assert other.frame.collect().equals(whole.frame.collect())
+        own = pl.col("entity") == "BB.C"
+        assert other.frame.filter(own).select("seq").collect().equals(whole.frame.filter(own).select("seq").collect())
+        assert (other.tally, other.report, other.instruments) == (whole.tally, whole.report, whole.instruments)
+        assert all(other.tables[code].equals(table) for code, table in whole.tables.items())
 
 
 def test_what_is_damaged_is_named_with_its_byte(tmp_path: Path) -> None:
