@@ -88,10 +88,8 @@ def decode(
         locate = _number(data, at + 1, 2)
         time = _number(data, at + 5, 6)
         times[i] = time
-        if time >= _DAY:
-            return n, i, LATE
-        if time < last:
-            return n, i, FALLS
+        if time >= _DAY or time < last:
+            return n, i, LATE if time >= _DAY else FALLS
         last = time
         if fields[code, STOCK] >= 0 and _unsigned(data, at + fields[code, STOCK]) != letters[locate]:
             return n, i, OTHER_STOCK
@@ -114,10 +112,9 @@ def decode(
         if fields[code, PRINTABLE] >= 0:
             printable = np.int64(data[at + fields[code, PRINTABLE]] == ord("Y"))
         if fields[code, TRADES] >= 0:
-            state = data[at + fields[code, TRADES]]
-            if state != ord("H") and state != ord("P") and state != ord("Q") and state != ord("T"):
+            if not _is_state(data[at + fields[code, TRADES]]):
                 return n, i, STATE
-            halted[stock] = state != ord("T")
+            halted[stock] = data[at + fields[code, TRADES]] != ord("T")
         if fields[code, NEW_ORDER] >= 0:
             _put(rows, marks, n, stock, time, MISSING, 0, number, DELETE, 0, -1, halted[stock])
             n += 1
@@ -152,6 +149,11 @@ def _side(data, at, place):
         return 0
     letter = data[at + place]
     return 1 if letter == ord("B") else -1 if letter == ord("S") else 2
+
+
+@_inlined
+def _is_state(letter):
+    return letter == ord("H") or letter == ord("P") or letter == ord("Q") or letter == ord("T")
 
 
 @_inlined
