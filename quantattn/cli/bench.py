@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from quantattn.attention import Mask
-from quantattn.cli.benchmarks import attention
-from quantattn.cli.benchmarks.peers import PEERS
-from quantattn.cli.benchmarks.results import Row, results_file, write_rows
+from quantattn.cli.benchmarks import attention, shapes
+from quantattn.cli.benchmarks.results import results_file, write_rows
 from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
 from quantattn.learn.files import write_text
@@ -47,10 +48,7 @@ def measure(config: DictConfig) -> int:
         raise UsageError(f"bench={name}: there is no such benchmark{nearest(str(name), BENCHMARKS)}")
     if dtype not in DTYPES:
         raise UsageError(f"dtype={dtype}: expected one of {', '.join(DTYPES)}")
-    unknown = [peer for peer in settings["peers"] if peer not in PEERS]
-    if unknown:
-        raise UsageError(f"peers: there is no {unknown[0]!r}{nearest(unknown[0], PEERS)}")
-    shapes = [_shape(entry, settings) for entry in settings["shapes"]]
+    cases = shapes.read(settings)
     if settings["draw"] is not None:
         return _draw_again(name, Path(settings["draw"]), Console())
     if name == "generations":
@@ -59,6 +57,8 @@ def measure(config: DictConfig) -> int:
         return _encoder(settings, Console())
     if name == "loader":
         return _loader(settings, Console())
+    if name == "attention":
+        return _attention(cases, settings, Console())
     if not torch.cuda.is_available():
         raise ValueError("timings count only on a GPU, and torch sees no CUDA device here")
     console = Console()
@@ -68,29 +68,48 @@ def measure(config: DictConfig) -> int:
         console.print(f"log-log slope of peak memory over length: {slope:.3f} (at most {STEEPEST_SLOPE})")
         _keep(rows, settings, console)
         return DONE if slope <= STEEPEST_SLOPE else FAILED
-    if name == "tune":
-        return _tune(shapes, settings, console)
-    rows = []
-    for row in attention.benchmark(
-        shapes, settings["peers"], DTYPES[dtype],
-        rounds=settings["rounds"], warmup=settings["warmup"], seed=settings["seed"], say=console.print,
-    ):  # fmt: skip
-        rows.append(row)
-        console.print(
-            f"{row.impl:12} D {row.D} N {row.N} {row.mask} {row.stage}: {row.ms:.3f} ms, {row.tflops} TFLOP/s"
+    return _tune([case.shape for case in cases], settings, console)
+
+
+def _attention(cases: Sequence[shapes.Case], settings: dict[str, Any], console: Console) -> int:
+    on_gpu = torch.cuda.is_available()
+    if not on_gpu and isinstance(settings["shapes"], str):
+        raise ValueError(
+            "timings count only on a GPU, and torch sees no CUDA device here; what runs on a CPU runs for shapes of "
+            "your own, as in shapes=[[16,256,causal]]"
         )
-    console.print(table_of(rows))
-    _draw(name, _keep(rows, settings, console), console)
-    return DONE
+    dtype, device = DTYPES[settings["dtype"]], torch.cuda.get_device_name() if on_gpu else "cpu"
+    if settings["ahead"]:
+        attention.compile_ahead(cases, dtype, settings["ahead"], console.print)
+    rows: list[attention.AttentionRow] = []
+    for row in attention.benchmark(
+        cases, dtype, **{name: settings[name] for name in ("rounds", "warmup", "seed", "limit_s")}, say=console.print
+    ):
+        rows.append(row)
+        console.print(attention.sentence(row), soft_wrap=True)
+        # After each, so that a run that is stopped has left what it measured.
+        path = write_rows(
+            rows, Path(settings["results"]), "attention", device, key=attention.KEY, complete=attention.completed
+        )
+    if not rows:
+        raise ValueError("nothing could be begun; the reasons stand above")
+    table = table_of(rows)
+    if not console.is_terminal:  # a file has lines as long as they must be
+        console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
+    console.print(table)
+    console.print(f"written: {path}", soft_wrap=True)
+    if any(row.ms > 0 for row in rows):
+        _draw("attention", path, console)
+    return FAILED if any(row.failed for row in rows) else DONE
 
 
-def _tune(shapes: Sequence[attention.Shape], settings: dict[str, Any], console: Console) -> int:
+def _tune(asked: Sequence[shapes.Shape], settings: dict[str, Any], console: Console) -> int:
     from quantattn.cli.benchmarks import tune  # brings triton
 
     configs = tune.candidates(settings["tune"])
-    console.print(f"{len(configs)} candidates for each of {len(tune.PASSES)} kernels and {len(shapes)} shapes")
-    tune.compile_ahead(shapes, configs, DTYPES[settings["dtype"]])
-    for found in tune.tune(shapes, configs, DTYPES[settings["dtype"]], rounds=settings["rounds"], say=console.print):
+    console.print(f"{len(configs)} candidates for each of {len(tune.PASSES)} kernels and {len(asked)} shapes")
+    tune.compile_ahead(asked, configs, DTYPES[settings["dtype"]])
+    for found in tune.tune(asked, configs, DTYPES[settings["dtype"]], rounds=settings["rounds"], say=console.print):
         console.print(
             f"{found.kernel:4} D {found.d} N {found.n} {found.mask}: {found.config} {found.ms:.3f} ms, "
             f"{found.tflops:.0f} TFLOP/s of its own products"
@@ -158,13 +177,13 @@ def _generations(settings: dict[str, Any], console: Console) -> int:
     from quantattn.cli.benchmarks import generations
 
     masks = {"full": Mask(), "causal": Mask(causal=True)}
-    shapes = [
-        attention.Shape(asked["head_size"], n, asked["batch"], asked["heads"], asked["heads"], masks[mask])
+    lines = [
+        shapes.Shape(asked["head_size"], n, asked["batch"], asked["heads"], asked["heads"], masks[mask])
         for mask in asked["masks"]
         for n in asked["lengths"]
     ]
     rows = []
-    for row in generations.benchmark(shapes, dtype, rounds=asked["rounds"], seed=settings["seed"], say=console.print):
+    for row in generations.benchmark(lines, dtype, rounds=asked["rounds"], seed=settings["seed"], say=console.print):
         rows.append(row)
         took = f"{row.ms:.3f} ms, peak {size(row.peak_mib)}, " if on_gpu else ""
         console.print(
@@ -205,35 +224,21 @@ def _draw(name: str, path: Path, console: Console) -> None:
     console.print(f"written: {path.with_suffix('.svg')}")
 
 
-def _shape(entry: Any, settings: dict[str, Any]) -> attention.Shape:
-    try:
-        d, n, mask = entry
-        named = {"full": Mask(), "causal": Mask(causal=True)}
-        seen = named[mask] if isinstance(mask, str) else Mask(window=tuple(mask))
-        heads = settings["width"] // d
-        return attention.Shape(d, n, max(1, settings["tokens"] // n), heads, heads, seen)
-    except (TypeError, KeyError, ValueError):
-        raise UsageError(f"shapes: expected [head size, tokens, full | causal | [left, right]], got {entry}") from None
-
-
-def table_of(rows: Sequence[Row]) -> Table:
+def table_of(rows: Sequence[attention.AttentionRow]) -> Table:
     """TFLOP/s forward / backward: a line a shape, a column an implementation."""
     names = list(dict.fromkeys(row.impl for row in rows))
-    shapes = list(dict.fromkeys((row.D, row.N, row.mask) for row in rows))
-    table = Table("D", "N", "mask", *names, title="TFLOP/s, forward / backward")
-    for shape in shapes:
-        found = {(row.impl, row.stage): row for row in rows if (row.D, row.N, row.mask) == shape}
-        cells = [
-            f"{found[name, 'forward'].tflops:.0f} / {found[name, 'backward'].tflops:.0f}"
-            if (name, "forward") in found
-            else "–"
-            for name in names
-        ]
+    found = {(row.D, row.N, row.mask, row.kind, row.impl, row.stage): row.tflops for row in rows}
+    table = Table("D", "N", "mask", "kind", *names, title="TFLOP/s, forward / backward")
+    for shape in dict.fromkeys(key[:4] for key in found):
+        cells = []
+        for name in names:
+            both = [found.get((*shape, name, stage), math.nan) for stage in ("forward", "backward")]
+            cells.append(" / ".join("–" if math.isnan(value) else f"{value:.0f}" for value in both))
         table.add_row(*map(str, shape), *cells)
     return table
 
 
-def _keep(rows: Sequence[Row], settings: dict[str, Any], console: Console) -> Path:
+def _keep(rows: Sequence[Any], settings: dict[str, Any], console: Console) -> Path:
     path = write_rows(rows, Path(settings["results"]), settings["bench"], torch.cuda.get_device_name())
     console.print(f"written: {path}")
     return path

@@ -19,7 +19,7 @@ pytest.importorskip("triton")
 from quantattn.attention import Mask
 from quantattn.attention.kernels.generations import registry
 from quantattn.cli.benchmarks import generations
-from quantattn.cli.benchmarks.attention import Shape
+from quantattn.cli.benchmarks.shapes import Shape
 
 # The interpreter computes −inf − (−inf) through numpy, which warns about a value that the kernels select away.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from quantattn.attention import Mask
-from quantattn.cli.benchmarks.attention import Shape
 from quantattn.cli.benchmarks.peers import Inputs
+from quantattn.cli.benchmarks.shapes import Shape
 from quantattn.cli.benchmarks.timing import Timing
 
 pytest.importorskip("triton")

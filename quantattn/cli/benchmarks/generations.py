@@ -21,8 +21,9 @@ from quantattn.attention.kernels.generations.registry import GENERATIONS, attend
 from quantattn.attention.kernels.launch import TooLarge
 from quantattn.attention.problems import Problem
 from quantattn.attention.testing import Budget, check, error_budget
-from quantattn.cli.benchmarks.attention import Say, Shape, describe
+from quantattn.cli.benchmarks.attention import Say
 from quantattn.cli.benchmarks.results import Row
+from quantattn.cli.benchmarks.shapes import Shape, describe
 from quantattn.cli.benchmarks.timing import peak_mib, time_interleaved
 
 MIB = 1 << 20

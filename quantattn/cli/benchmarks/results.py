@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -54,11 +54,14 @@ def results_file(folder: Path, bench: str, device: str, suffix: str) -> Path:
     return folder / f"{bench}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}.{suffix}"
 
 
-def write_rows(rows: Sequence[Any], folder: Path, bench: str, device: str, key: Sequence[str] = ()) -> Path:
+def write_rows(
+    rows: Sequence[Any], folder: Path, bench: str, device: str, key: Sequence[str] = (),
+    complete: Callable[[dict[str, str]], dict[str, str]] = dict,
+) -> Path:  # fmt: skip
     """Write <folder>/<bench>-<device>.csv of dataclasses of one class; every row carries commit and versions.
 
     With `key`, names of columns, rows that stand in the file already are kept, before these, where none of these has
-    the same key.
+    the same key; `complete` gives a line of an older file the columns that it lacks.
     """
     path = results_file(folder, bench, device, "csv")
     stamp = {
@@ -74,7 +77,8 @@ def write_rows(rows: Sequence[Any], folder: Path, bench: str, device: str, key: 
     if key and path.exists():
         new = {tuple(str(row[name]) for name in key) for row in table}
         with path.open(newline="") as file:
-            writer.writerows(row for row in csv.DictReader(file) if tuple(row[name] for name in key) not in new)
+            kept = [complete(row) for row in csv.DictReader(file)]
+        writer.writerows(row for row in kept if tuple(row[name] for name in key) not in new)
     writer.writerows(row | stamp for row in table)
     write_text(path, text.getvalue())
     return path

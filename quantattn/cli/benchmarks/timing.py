@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,23 +23,34 @@ class Timing:
     calls: int
 
 
-def time_interleaved(calls: Mapping[str, Call], *, rounds: int, warmup: int) -> dict[str, Timing]:
+def time_interleaved(
+    calls: Mapping[str, Call], *, rounds: int, warmup: int, most_s: float = math.inf
+) -> dict[str, Timing]:
     """Time every call once a round, in turn, so that a change of the clock meets all of them.
 
     Between calls the second-level cache is overwritten, as in a model where other layers run in between. Without a GPU
-    the host's clock is read, which serves to compare the calls of one run.
+    the host's clock is read, which serves to compare the calls of one run. A call that would take more than `most_s`
+    seconds by its last warm-up is left out of some rounds, evenly, but not of more than all but three.
     """
     if not torch.cuda.is_available():
         return _on_host(calls, rounds, warmup)
     scratch = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
-    for call in calls.values():
+    turns = {}
+    for name, call in calls.items():
+        start, stop = event(), event()
         for _ in range(warmup):
+            start.record()
             call()
-    torch.cuda.synchronize()
+            stop.record()
+        torch.cuda.synchronize()
+        once = start.elapsed_time(stop) / 1e3 if warmup else 0.0
+        turns[name] = _turns(rounds, once, most_s)
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in calls}
     # Nothing waits until the end: the host runs ahead, and no call is charged for the time that its launch takes.
-    for _ in range(rounds):
+    for turn in range(rounds):
         for name, call in calls.items():
+            if turn not in turns[name]:
+                continue
             scratch.zero_()
             start, stop = event(), event()
             start.record()
@@ -48,6 +60,12 @@ def time_interleaved(calls: Mapping[str, Call], *, rounds: int, warmup: int) -> 
     torch.cuda.synchronize()
     taken = {name: [start.elapsed_time(stop) for start, stop in pairs] for name, pairs in events.items()}
     return {name: _summary(values) for name, values in taken.items()}
+
+
+def _turns(rounds: int, once: float, most_s: float) -> set[int]:
+    """Rounds in which a call of `once` seconds takes part: all, or as many as fit into `most_s`, evenly spread."""
+    fitting = rounds if once * rounds <= most_s else min(rounds, max(3, int(most_s / once)))
+    return {turn for turn in range(rounds) if (turn + 1) * fitting // rounds > turn * fitting // rounds}
 
 
 def _on_host(calls: Mapping[str, Call], rounds: int, warmup: int) -> dict[str, Timing]:
@@ -73,7 +91,9 @@ def _summary(values: list[float]) -> Timing:
 
 
 def peak_mib(call: Call) -> float:
-    """Peak device memory of one call above what was allocated before it, MiB."""
+    """Peak device memory of one call above what was allocated before it, MiB; NaN without a GPU."""
+    if not torch.cuda.is_available():
+        return math.nan
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

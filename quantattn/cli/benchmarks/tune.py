@@ -16,8 +16,10 @@ from torch import Tensor
 from quantattn.attention.kernels import launch
 from quantattn.attention.kernels.configs import Config, Pass
 from quantattn.attention.testing import Budget, check, error_budget
-from quantattn.cli.benchmarks.attention import Shape, describe, draw, piece_of
+from quantattn.cli.benchmarks.attention import draw
+from quantattn.cli.benchmarks.gate import piece_of
 from quantattn.cli.benchmarks.peers import Inputs
+from quantattn.cli.benchmarks.shapes import Shape, describe
 from quantattn.cli.benchmarks.timing import time_interleaved
 
 PASSES: tuple[Pass, ...] = ("fwd", "dq", "dkdv")
