@@ -31,11 +31,17 @@ VOID = frozenset(
 LONG_CELL = 200
 """A cell of several lines and more characters than this is layout, not a table cell: its lines stay lines."""
 
+_NOT_SHOWN = (
+    ("<!--", "-->"),
+    *((f"<{tag}", f"</{tag}>") for tag in ("head", "title", "script", "style", "template")),
+)
 _DISPLAY_NONE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
 _SELF_CLOSED = re.compile(r"<([a-zA-Z][\w:.-]*)((?:\s[^<>]*?)?)/>")
 _TAG = re.compile(r"<[a-zA-Z/!?][^<>]*>")
 _SPACE = re.compile(r"\s+")
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
+_UNSEEN = re.compile(rf"(?:\s|{_INVISIBLE.pattern})+")
+_UNSEEN_ASCII = bytes(code for code in range(128) if _UNSEEN.match(chr(code)))
 _BLANKS = re.compile(r" {2,}")
 _TAB = re.compile(r" *\t[ \t]*")
 _WIDE_GAP = re.compile(r" {3,}")
@@ -93,7 +99,7 @@ def conserved(text: str, source: str, min_share: float = 0.95, hidden: int = 0) 
     Raises:
         ValueError: no visible text, or a share below `min_share`.
     """
-    expected, kept = expected_length(source), sum(map(len, text.split()))
+    expected, kept = expected_length(source), _visible_length(text)
     if not kept:
         raise ValueError(f"no visible text: {expected} characters in the source, {hidden} of them hidden")
     share = kept / max(1, expected - hidden)
@@ -150,10 +156,12 @@ class Writer:
 
     @staticmethod
     def _lines(pieces: list[str]) -> list[str]:
-        lines = (
-            re.sub(r" *\t[ \t]*", "\t", re.sub(r" {2,}", " ", line)).strip() for line in "".join(pieces).split("\n")
-        )
-        return [line for line in lines if line]
+        text = "".join(pieces)
+        if "  " in text:
+            text = _BLANKS.sub(" ", text)
+        if "\t" in text:
+            text = _TAB.sub("\t", text)
+        return [line for each in text.split("\n") if (line := each.strip())]
 
 
 def _join_signs(cells: list[str]) -> list[str]:
@@ -175,21 +183,26 @@ def _is_hidden(node: Any, tag: str) -> bool:
     if tag in HIDDEN:
         return True
     attributes = node.attributes
+    if not attributes:
+        return False
     return "hidden" in attributes or _DISPLAY_NONE.search(attributes.get("style") or "") is not None
 
 
-def _note_fact(node: Any, tag: str, facts: dict[str, str]) -> None:
-    if tag.startswith("ix:non"):
-        name = node.attributes.get("name")
-        if name in FACTS and name not in facts:
-            facts[name] = node.text().strip()[:100]
+def _note_fact(node: Any, facts: dict[str, str]) -> None:
+    name = node.attributes.get("name")
+    if name in FACTS and name not in facts:
+        facts[name] = node.text().strip()[:100]
 
 
 def _visible_length(text: str) -> int:
-    return sum(map(len, _INVISIBLE.sub("", text).split()))
+    if text.isascii():
+        return len(text.encode().translate(None, _UNSEEN_ASCII))
+    return len(_UNSEEN.sub("", text))
 
 
 def _inline(text: str, preformatted: bool) -> str:
+    if not preformatted and text.isprintable():  # then it has no white space but blanks, which `Writer` makes single
+        return text
     text = _INVISIBLE.sub("", text)
     return _WIDE_GAP.sub("\t", text.replace("\r", "\n")) if preformatted else _SPACE.sub(" ", text)
 
@@ -210,11 +223,13 @@ def _walk(root: Any) -> tuple[str, int, dict[str, str]]:
         if tag == "-text":
             writer.add(_inline(node.text(deep=False), preformatted > 0))
         elif tag[0] != "-" and tag not in NOT_TEXT:
-            _note_fact(node, tag, facts)
+            if tag[:6] == "ix:non":
+                _note_fact(node, facts)
             if _is_hidden(node, tag):
                 hidden += _visible_length(node.text())
                 for inner in node.traverse():
-                    _note_fact(inner, inner.tag or "", facts)
+                    if (inner.tag or "")[:6] == "ix:non":
+                        _note_fact(inner, facts)
             else:
                 preformatted += tag == "pre"
                 writer.open(tag)
@@ -237,17 +252,21 @@ def _walk(root: Any) -> tuple[str, int, dict[str, str]]:
 
 def expected_length(source: str) -> int:
     """Visible characters of HTML by a second, cruder way than the parser: cut what is not shown, cut tags, unescape."""
-    source = _cut(source, "<!--", "-->")
-    for tag in ("head", "title", "script", "style", "template"):
-        source = _cut(source, f"<{tag}", f"</{tag}>")
+    lower = _lower(source)
+    for opening, closing in _NOT_SHOWN:
+        if opening in lower:
+            source = _cut(source, lower, opening, closing)
+            lower = _lower(source)
     return _visible_length(html.unescape(_TAG.sub(" ", source)))
 
 
-def _cut(source: str, opening: str, closing: str) -> str:
-    """`source` without every stretch from `opening` to the next `closing`; an opening that is never closed stays."""
+def _lower(source: str) -> str:
     lower = source.lower()
-    if len(lower) != len(source):  # a few letters change length with case; these tags are ASCII
-        lower = source
+    return lower if len(lower) == len(source) else source  # a few letters change length with case; tags are ASCII
+
+
+def _cut(source: str, lower: str, opening: str, closing: str) -> str:
+    """`source` without every stretch from `opening` to the next `closing`; an opening that is never closed stays."""
     kept: list[str] = []
     at = 0
     while (start := lower.find(opening, at)) >= 0:

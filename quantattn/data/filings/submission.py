@@ -16,6 +16,7 @@ _HEADER_MARK = re.compile(
 _DOCUMENT_START = re.compile(r"<DOCUMENT>(?=\s*<TYPE>)")
 _ACCESSION = re.compile(r"\d{10}-\d{2}-\d{6}")
 _END = re.compile(r"</(?:TEXT|DOCUMENT|SEC-DOCUMENT|IMS-DOCUMENT|SUBMISSION)>|-----END PRIVACY-ENHANCED MESSAGE-----")
+_VALUE = re.compile(r"[^<\r\n]*")
 _HEAD_CHARS = 8_192
 
 
@@ -104,24 +105,24 @@ def parse_submission(text: str) -> Submission:
 
 
 def _parse_header(text: str) -> Header:
-    form = _first(text, r"CONFORMED SUBMISSION TYPE:|<TYPE>")
+    form = _first(text, "CONFORMED SUBMISSION TYPE:", "<TYPE>")
     if form is None:
         raise ValueError("the header names no form (no CONFORMED SUBMISSION TYPE and no <TYPE>)")
-    accession = _first(text, r"ACCESSION NUMBER:|<ACCESSION-NUMBER>")
+    accession = _first(text, "ACCESSION NUMBER:", "<ACCESSION-NUMBER>")
     if accession is not None and not _ACCESSION.fullmatch(accession):
         raise ValueError(f"accession number {accession[:40]!r}: expected NNNNNNNNNN-YY-NNNNNN")
-    stamps = sorted(set(_every(text, r"<ACCEPTANCE-DATETIME>")))
+    stamps = sorted(set(_every(text, "<ACCEPTANCE-DATETIME>")))
     if len(stamps) > 1:
         raise ValueError(f"{len(stamps)} different acceptance times in one header: {stamps[0]!r} and {stamps[1]!r}")
-    ciks = _every(text, r"CENTRAL INDEX KEY:|<CIK>")
+    ciks = _every(text, "CENTRAL INDEX KEY:", "<CIK>")
     return Header(
         accession=accession,
         form=form.upper(),
         ciks=tuple(dict.fromkeys(pad_cik(cik) for cik in ciks)),
-        names=tuple(dict.fromkeys(_every(text, r"COMPANY CONFORMED NAME:|(?<!FORMER-COMPANY>)<CONFORMED-NAME>"))),
-        filed=_first(text, r"FILED AS OF DATE:|<FILING-DATE>"),
+        names=tuple(dict.fromkeys(_every(text, "COMPANY CONFORMED NAME:", "<CONFORMED-NAME>"))),
+        filed=_first(text, "FILED AS OF DATE:", "<FILING-DATE>"),
         accepted=stamps[0] if stamps else None,
-        period=_first(text, r"CONFORMED PERIOD OF REPORT:|<PERIOD>"),
+        period=_first(text, "CONFORMED PERIOD OF REPORT:", "<PERIOD>"),
     )
 
 
@@ -167,11 +168,19 @@ def _end_of_document(chunk: str) -> int:
     return closing if closing >= 0 else len(chunk)
 
 
-def _every(text: str, labels: str) -> list[str]:
+def _every(text: str, *labels: str) -> list[str]:
     """Values that follow any of the labels, up to the next tag or the end of the line; empty ones are left out."""
-    values = (match.group(1).strip() for match in re.finditer(rf"(?:{labels})[ \t]*([^<\r\n]*)", text))
-    return [value for value in values if value]
+    found = []
+    for label in labels:
+        at = text.find(label)
+        while at >= 0:
+            start = at + len(label)
+            value = _VALUE.match(text, start)
+            if value is not None and not text.endswith("<FORMER-COMPANY>", 0, at):
+                found.append((at, value.group().strip()))
+            at = text.find(label, start)
+    return [value for _, value in sorted(found) if value]
 
 
-def _first(text: str, labels: str) -> str | None:
-    return next(iter(_every(text, labels)), None)
+def _first(text: str, *labels: str) -> str | None:
+    return next(iter(_every(text, *labels)), None)

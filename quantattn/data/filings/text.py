@@ -28,12 +28,11 @@ _SGML_TAG = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
-_LINE_END = re.compile(r"\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _SPACE = re.compile(r"[^\S\n\t]")
-_SPACES = re.compile(r" {2,}")
-_EMPTY_LINES = re.compile(r"\n{3,}")
+_EMPTY_LINES = re.compile(r"\n\n\n+")
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
-_WIDE_GAP = re.compile(r"(?<=\S)(?: *\t[ \t]*| {3,})(?=\S)")
+_TABS = re.compile(r" *\t[ \t]*")
+_WIDE_GAP = re.compile(r"   +")
 
 
 class TooLarge(ValueError):
@@ -71,7 +70,7 @@ def decode(content: bytes) -> str:
             break
     else:
         text = _decode_unmarked(content)
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def _decode_unmarked(content: bytes) -> str:
@@ -114,13 +113,17 @@ def plain_text(body: str) -> str:
     Known SGML tags go, character references are read, a run of three or more blanks inside a line becomes one tab
     (the cell separator that tables from HTML have too), shorter runs one blank, and empty lines one at most.
     """
-    text = _SGML_TAG.sub(" ", body)
+    text = _SGML_TAG.sub(" ", body) if "<" in body else body
     text = _REFERENCE.sub(lambda match: html.unescape(match.group()), text)
     return tidy(text)
 
 
 def tidy(text: str) -> str:
     """Normal form of white space: blanks single, cells by one tab, lines stripped, at most one empty line in a row."""
-    text = _INVISIBLE.sub("", _LINE_END.sub("\n", text))
-    lines = (_SPACES.sub(" ", _WIDE_GAP.sub("\t", _SPACE.sub(" ", line).strip())) for line in text.split("\n"))
-    return _EMPTY_LINES.sub("\n\n", "\n".join(lines)).strip()
+    text = _INVISIBLE.sub("", "\n".join(text.splitlines()))
+    if not text.isascii():
+        text = _SPACE.sub(" ", text)
+    text = "\n".join([line.strip() for line in text.split("\n")])
+    # Every line is stripped, so a gap lies within it; after the wide ones there are none but of two blanks.
+    text = _TABS.sub("\t", text) if "\t" in text else text
+    return _EMPTY_LINES.sub("\n\n", _WIDE_GAP.sub("\t", text).replace("  ", " ")).strip()
