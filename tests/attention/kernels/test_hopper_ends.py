@@ -1,15 +1,15 @@
-"""Before the backward on sm_90, in plain Triton: the numbers of rows, by tiles of one sequence each."""
+"""Before and after the backward on sm_90, in plain Triton: the numbers of rows, and dq from its sums."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from quantattn.attention.kernels.hopper.ends import _attention_bwd_prepare
+from quantattn.attention.kernels.hopper.ends import _attention_bwd_finish, _attention_bwd_prepare
 from quantattn.attention.kernels.launch import strides
 
 CU, HEADS, D, WIDTH, BLOCK = [0, 5, 5, 75], 2, 40, 64, 64
@@ -46,3 +46,35 @@ def test_rows_stand_in_tiles_of_their_sequence_and_ends_weigh_nothing(device, dr
     torch.testing.assert_close(rows[0].cpu().view(HEADS, -1), lse2, equal_nan=True)
     torch.testing.assert_close(rows[1].cpu().view(HEADS, -1), delta, atol=1e-5, rtol=1e-5)
     assert not counts.any()
+
+
+def as_held(tile: torch.Tensor) -> torch.Tensor:
+    """(64, 64) → (4096,): eight columns, a thread, its four numbers of them (PTX ISA, wgmma, fragment D)."""
+    held = torch.empty(4096)
+    for row, column in product(range(64), range(64)):
+        thread = row // 16 * 32 + row % 8 * 4 + column % 8 // 2
+        held[column // 8 * 512 + thread * 4 + row % 16 // 8 * 2 + column % 2] = tile[row, column]
+    return held
+
+
+@pytest.mark.parametrize(("width", "block"), [(128, 64), (64, 128)])
+@pytest.mark.parametrize("counters", [0, 1, 2])
+def test_sums_that_lie_as_a_warpgroup_held_them_end_in_rows(device, width, block, counters):
+    rng, d, scale = torch.Generator().manual_seed(1), width - 8, 0.25
+    tiles = CU[-1] // block + len(CU) - 1
+    slots = HEADS * tiles
+    sums = torch.randn(max(counters, 1), slots, block, width, generator=rng)
+    halves = sums.view(-1, block // 64, 64, width // 64, 64).transpose(2, 3).reshape(-1, 64, 64)
+    held = torch.stack([as_held(tile) for tile in halves]).to(device)
+    begun = torch.ones(max(counters, 1), slots, dtype=torch.int32)
+    begun[-1, 1] = 0 if counters else 1  # a sum that nobody began counts as 0, whatever the memory holds
+    dq = torch.full((1, CU[-1], HEADS, d), torch.nan, dtype=torch.float16, device=device)
+    cu = torch.tensor(CU, dtype=torch.int32, device=device)
+    _attention_bwd_finish[(tiles, HEADS)](
+        held, begun.to(device), dq, cu, scale, len(CU) - 1, CU[-1], tiles, slots, strides(dq),
+        D=d, BLOCK_D=width, BLOCK_M=block, COUNTERS=counters,
+    )  # fmt: skip
+    total = (sums * begun[..., None, None]).sum(0).view(HEADS, tiles * block, width)
+    places = [(a // block + n) * block + i for n, (a, b) in enumerate(pairwise(CU)) for i in range(b - a)]
+    expected = (total[:, places, :d].transpose(0, 1) * scale).half()
+    assert torch.equal(dq[0].cpu(), expected)

@@ -39,6 +39,18 @@ from quantattn.attention.kernels.primitives import LOG2E
 HALF = gl.constexpr(64)
 """Keys of a warpgroup, and queries of a tile of scores."""
 
+_NUMBERS = [[0, 1], [8, 0]]  # four neighbours of a thread: two columns of two rows
+_LANES = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
+_WARPS = [[16, 0], [32, 0]]
+_OTHERS = [[0, 8], [0, 16], [0, 32]]  # of the thread's numbers
+AS_HELD = gl.constexpr(gl.SharedLinearLayout([*_NUMBERS, *_LANES, *_WARPS, *_OTHERS]))
+"""A float32 tile of 64 × 64 in the order in which a warpgroup holds it: 128 bits of a thread beside 128 bits of the
+next, so that no two threads of a store meet in a bank. The sums of dq lie in this order in global memory too, each tile
+in one piece; `ends.py` puts their numbers in rows."""
+
+LINE = gl.constexpr(32)
+"""Numbers of a line of such a tile."""
+
 WRITERS = gl.constexpr(2)
 """Warps that add to dq, and as many tiles of it that may wait: a turn takes about as long as a step."""
 
@@ -243,6 +255,7 @@ def writer(
     often be late.
     """
     STAGES: gl.constexpr = WRITERS
+    LINES: gl.constexpr = buffers.dq.shape[1]
     at = walk.offset
     head = walk.head
     for _ in gl.static_range(stage):
@@ -257,7 +270,7 @@ def writer(
             wait_for_turn(counters_ptr + slot, turn)
         mbarrier.wait(full, (step // STAGES) & 1)
         for half in gl.static_range(2):
-            corner = [slot * s.block + half * (s.block - HALF), half * (s.d - HALF)]
+            corner = [(slot * 2 + half) * LINES, 0]
             if turn == 0:
                 tma_store(sums_dst, corner, buffers.dq.index(stage * 2 + half))
             else:
@@ -339,7 +352,7 @@ def visit(
         if part == PARTS - 1:
             to = step % WRITERS
             mbarrier.wait(signals.dq_empty.index(to), ((step // WRITERS) & 1) ^ 1)
-            buffers.dq.index(to * 2 + group).store(dq)
+            reshaped(buffers.dq.index(to * 2 + group), [HALF, HALF], AS_HELD).store(dq)
             fence_async_shared()
             mbarrier.arrive(signals.dq_full.index(to), count=1)
         if not s.defer:
@@ -419,6 +432,7 @@ def _attention_bwd(
     TWICE: gl.constexpr = 2 * s.stages
     DS: gl.constexpr = 4 * s.parts
     TILES: gl.constexpr = 2 * WRITERS
+    LINES: gl.constexpr = HALF * HALF // LINE
     dtype: gl.constexpr = q_src.dtype
     ROWS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     buffers = Buffers(
@@ -429,7 +443,7 @@ def _attention_bwd(
         gl.allocate_shared_memory(gl.float32, [STAGES, HALF], lse_src.layout),
         gl.allocate_shared_memory(gl.float32, [STAGES, HALF], delta_src.layout),
         gl.allocate_shared_memory(dtype, [DS, HALF, HALF], ROWS),
-        gl.allocate_shared_memory(gl.float32, [TILES, HALF, HALF], sums_dst.layout),
+        gl.allocate_shared_memory(gl.float32, [TILES, LINES, LINE], sums_dst.layout),
     )
     signals = Signals(
         make_barriers(1, 1).index(0), make_barriers(TWICE, 1), make_barriers(STAGES, 2), make_barriers(TWICE, 1),

@@ -68,15 +68,21 @@ def _attention_bwd_finish(
     slot = head * tiles_q + tile
     column = tl.arange(0, BLOCK_D)
     row = tl.arange(0, BLOCK_M)
-    within = row.to(tl.int64)[:, None] * BLOCK_D + column[None, :]
+    number = tl.arange(0, BLOCK_M * BLOCK_D)
     if COUNTERS == 0:
-        dq = tl.load(sums_ptr + tl.cast(slot, tl.int64) * (BLOCK_M * BLOCK_D) + within)
+        held = tl.load(sums_ptr + tl.cast(slot, tl.int64) * (BLOCK_M * BLOCK_D) + number)
     else:
-        dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        held = tl.zeros([BLOCK_M * BLOCK_D], tl.float32)
         for i in tl.static_range(COUNTERS):
-            begun = tl.load(counters_ptr + i * slots + slot) > 0
-            where = tl.cast(slot + i * slots, tl.int64) * (BLOCK_M * BLOCK_D) + within
-            dq += tl.load(sums_ptr + where, mask=(row[:, None] >= 0) & begun, other=0.0)
+            there = tl.where(tl.load(counters_ptr + i * slots + slot) > 0, BLOCK_M * BLOCK_D, 0)
+            where = tl.cast(slot + i * slots, tl.int64) * (BLOCK_M * BLOCK_D) + number
+            held += tl.load(sums_ptr + where, mask=number < there, other=0.0)
+    # Two tiles in the order of `AS_HELD`: of columns by eights, warps, rows, columns by pairs, rows by eights, columns.
+    held = held.reshape(2, 8, 4, 8, 4, 2, 2)
+    if BLOCK_M == 64:  # side by side
+        dq = held.permute(2, 5, 3, 0, 1, 4, 6).reshape(BLOCK_M, BLOCK_D)
+    else:  # one below the other
+        dq = held.permute(0, 2, 5, 3, 1, 4, 6).reshape(BLOCK_M, BLOCK_D)
     of_dq = (
         tl.cast(batch, tl.int64) * dq_strides.b
         + tl.cast(head, tl.int64) * dq_strides.h

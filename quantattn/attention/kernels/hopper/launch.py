@@ -24,6 +24,7 @@ from quantattn.attention.kernels.launch import Problem, strides
 
 _KEYS = 128
 _HALF = 64
+_LINE = backward.LINE.value
 _L2 = 32 << 20
 """Bytes of the second-level cache that q and do of the heads in flight may fill."""
 
@@ -124,7 +125,7 @@ def launch_backward(
     rows = torch.empty((2, slots * block_m), dtype=torch.float32, device=q.device)
     # The first program in turn overwrites; without turns all of them add.
     make = torch.empty if config.deterministic else torch.zeros
-    acc = make((sums * slots * block_m, width), dtype=torch.float32, device=q.device)
+    acc = make((sums * slots * block_m * width // _LINE, _LINE), dtype=torch.float32, device=q.device)
     counts = torch.empty(1 + counters * slots, dtype=torch.int32, device=q.device)
     sequences, scale = problem.sequences(q), problem.scale
     _attention_bwd_prepare[(tiles_q, heads)](
@@ -146,7 +147,7 @@ def launch_backward(
     )  # fmt: skip
     _attention_bwd[(tiles_k * strips,)](
         *(describe(x, _HALF, width, packed=packed) for x in (q, k, v, do, dk, dv)), _line(rows[0]), _line(rows[1]),
-        _box(acc), counts[1:], counts, problem.cu_q, problem.cu_k, scale, sequences, q.shape[1], k.shape[1], heads_k,
+        _tile(acc), counts[1:], counts, problem.cu_q, problem.cu_k, scale, sequences, q.shape[1], k.shape[1], heads_k,
         heads // heads_k, tiles_k, tiles_q, strips, together, slots, problem.left, problem.right,
         SIZES=sizes, REGISTERS=config.registers, SPARE=config.spare, num_warps=4,
     )  # fmt: skip
@@ -161,6 +162,6 @@ def _line(x: Tensor) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(x, [_HALF], swizzled(0, 32, 1))
 
 
-def _box(x: Tensor) -> TensorDescriptor:
-    """Descriptor of float32 rows in boxes of 64 × 64."""
-    return TensorDescriptor.from_tensor(x, [_HALF, _HALF], swizzled(128, 32, 2))
+def _tile(x: Tensor) -> TensorDescriptor:
+    """Descriptor of lines of float32 in tiles of 64 × 64 numbers."""
+    return TensorDescriptor.from_tensor(x, [_HALF * _HALF // _LINE, _LINE], swizzled(0, 32, 2))
