@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import importlib
 import importlib.util
 import math
@@ -19,6 +20,7 @@ from rich.table import Table
 
 from quantattn.attention import Mask
 from quantattn.cli.benchmarks import attention, shapes
+from quantattn.cli.benchmarks.peers import PEERS
 from quantattn.cli.benchmarks.results import results_file, write_rows
 from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
@@ -78,15 +80,16 @@ def _attention(cases: Sequence[shapes.Case], settings: dict[str, Any], console: 
             "timings count only on a GPU, and torch sees no CUDA device here; what runs on a CPU runs for shapes of "
             "your own, as in shapes=[[16,256,causal]]"
         )
+    say = functools.partial(console.print, soft_wrap=True)
     dtype, device = DTYPES[settings["dtype"]], torch.cuda.get_device_name() if on_gpu else "cpu"
     if settings["ahead"]:
-        attention.compile_ahead(cases, dtype, settings["ahead"], console.print)
+        attention.compile_ahead(cases, dtype, settings["ahead"], say)
     rows: list[attention.AttentionRow] = []
     for row in attention.benchmark(
-        cases, dtype, **{name: settings[name] for name in ("rounds", "warmup", "seed", "limit_s")}, say=console.print
+        cases, dtype, **{name: settings[name] for name in ("rounds", "warmup", "seed", "limit_s")}, say=say
     ):
         rows.append(row)
-        console.print(attention.sentence(row), soft_wrap=True)
+        say(attention.sentence(row))
         # After each, so that a run that is stopped has left what it measured.
         path = write_rows(
             rows, Path(settings["results"]), "attention", device, key=attention.KEY, complete=attention.completed
@@ -97,7 +100,7 @@ def _attention(cases: Sequence[shapes.Case], settings: dict[str, Any], console: 
     if not console.is_terminal:  # a file has lines as long as they must be
         console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
     console.print(table)
-    console.print(f"written: {path}", soft_wrap=True)
+    say(f"written: {path}")
     if any(row.ms > 0 for row in rows):
         _draw("attention", path, console)
     return FAILED if any(row.failed for row in rows) else DONE
@@ -226,7 +229,8 @@ def _draw(name: str, path: Path, console: Console) -> None:
 
 def table_of(rows: Sequence[attention.AttentionRow]) -> Table:
     """TFLOP/s forward / backward: a line a shape, a column an implementation."""
-    names = list(dict.fromkeys(row.impl for row in rows))
+    measured = {row.impl for row in rows}
+    names = [name for name in PEERS if name in measured]
     found = {(row.D, row.N, row.mask, row.kind, row.impl, row.stage): row.tflops for row in rows}
     table = Table("D", "N", "mask", "kind", *names, title="TFLOP/s, forward / backward")
     for shape in dict.fromkeys(key[:4] for key in found):

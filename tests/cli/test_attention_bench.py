@@ -119,6 +119,11 @@ def test_a_slow_call_takes_part_in_fewer_rounds_evenly(once: float, expected: in
     assert {b - a for a, b in pairwise(turns)} == {30 // expected}
 
 
+@pytest.mark.parametrize(("asking", "expected"), [(0.0, 1), (3e-5, 1), (2e-4, 5), (1.0, 16)])
+def test_the_device_is_busy_while_the_host_launches(asking: float, expected: int) -> None:
+    assert timing._clears(asking) == expected
+
+
 # What is written.
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from quantattn.attention import Mask, attention
 from quantattn.cli.benchmarks.gate import Gate
-from quantattn.cli.benchmarks.peers import BACKWARD_ALONE, COMPILED, PEERS, Inputs
+from quantattn.cli.benchmarks.peers import BACKWARD_ALONE, COMPILED, PEERS, Calls, Inputs
 from quantattn.cli.benchmarks.results import Row
 from quantattn.cli.benchmarks.shapes import Case, Shape, describe
 from quantattn.cli.benchmarks.timing import Call, Timing, event, peak_mib, time_interleaved
@@ -79,20 +79,25 @@ def benchmark(
         if perf_counter() > ends:
             say(f"{case.shape}: {NOT_BEGUN}, the limit of {limit_s:g} s was reached")
             continue
-        inputs = draw(case.shape, dtype, seed)
-        admitted, refused = _admit(case, inputs, ends)
-        for (name, stage), reason in refused.items():
-            yield _row(case.shape, dtype, name, stage, note=reason)
-        for stage in case.shape.passes:
-            calls = {name: call for (name, of), (call, _) in admitted.items() if of == stage}
-            for name, found in _timed(calls, rounds, warmup).items():
-                if isinstance(found, str):
-                    yield _row(case.shape, dtype, name, stage, note=found)
-                else:
-                    yield _row(case.shape, dtype, name, stage, *found, ratio=admitted[name, stage][1])
-        del admitted, inputs
+        yield from _of_case(case, dtype, rounds, warmup, seed, ends)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _of_case(
+    case: Case, dtype: torch.dtype, rounds: int, warmup: int, seed: int, ends: float
+) -> Iterator[AttentionRow]:
+    """The rows of one shape, the ones with a reason first."""
+    admitted, refused = _admit(case, draw(case.shape, dtype, seed), ends)
+    for (name, stage), reason in refused.items():
+        yield _row(case.shape, dtype, name, stage, note=reason)
+    for stage in case.shape.passes:
+        calls = {name: call for (name, of), (call, _) in admitted.items() if of == stage}
+        for name, found in _timed(calls, rounds, warmup).items():
+            if isinstance(found, str):
+                yield _row(case.shape, dtype, name, stage, note=found)
+            else:
+                yield _row(case.shape, dtype, name, stage, *found, ratio=admitted[name, stage][1])
 
 
 def draw(shape: Shape, dtype: torch.dtype, seed: int) -> Inputs:
@@ -220,16 +225,22 @@ def compile_ahead(cases: Sequence[Case], dtype: torch.dtype, processes: int, say
 
 def _compile(shape: Shape, name: str, dtype: torch.dtype) -> str | None:
     """Run a peer once; the sentence when it cannot."""
+    sentence = None
     try:
-        calls = PEERS[name](draw(shape, dtype, 0))
-        calls.forward()
-        if "backward" in shape.passes:
-            calls.backward()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        _run(PEERS[name](draw(shape, dtype, 0)), shape)
     except Exception as reason:
-        return f"{name}, {shape}: {_sentence(reason)}"
-    return None
+        sentence = f"{name}, {shape}: {_sentence(reason)}"
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # the other processes need it
+    return sentence
+
+
+def _run(calls: Calls, shape: Shape) -> None:
+    calls.forward()
+    if "backward" in shape.passes:
+        calls.backward()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def memory(lengths: Sequence[int], d: int, heads: int, dtype: torch.dtype, say: Say) -> tuple[list[Row], float]:
