@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
 from quantattn.learn.files import write_text
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-BENCHMARKS = ("attention", "encoder", "generations", "loader", "memory", "tune")
+BENCHMARKS = ("attention", "encoder", "generations", "loader", "memory", "tokens", "tune")
 PICTURES = {
     "attention": ("quantattn.evaluate.speeds", "draw_speeds"),
     "generations": ("quantattn.evaluate.generations", "draw_generations"),
@@ -59,6 +60,8 @@ def measure(config: DictConfig) -> int:
         return _encoder(settings, Console())
     if name == "loader":
         return _loader(settings, Console())
+    if name == "tokens":
+        return _tokens(settings, Console())
     if name == "attention":
         return _attention(cases, settings, Console())
     if not torch.cuda.is_available():
@@ -82,11 +85,12 @@ def _attention(cases: Sequence[shapes.Case], settings: dict[str, Any], console: 
         )
     say = functools.partial(console.print, soft_wrap=True)
     dtype, device = DTYPES[settings["dtype"]], torch.cuda.get_device_name() if on_gpu else "cpu"
+    ends = math.inf if settings["limit_s"] is None else perf_counter() + settings["limit_s"]
     if settings["ahead"]:
         attention.compile_ahead(cases, dtype, settings["ahead"], say)
     rows: list[attention.AttentionRow] = []
     for row in attention.benchmark(
-        cases, dtype, **{name: settings[name] for name in ("rounds", "warmup", "seed", "limit_s")}, say=say
+        cases, dtype, **{name: settings[name] for name in ("rounds", "warmup", "seed")}, say=say, ends=ends
     ):
         rows.append(row)
         say(attention.sentence(row))
@@ -101,7 +105,9 @@ def _attention(cases: Sequence[shapes.Case], settings: dict[str, Any], console: 
         console.width = max(console.width, Measurement.get(console, console.options.update(width=1000), table).maximum)
     console.print(table)
     say(f"written: {path}")
-    if any(row.ms > 0 for row in rows):
+    if importlib.util.find_spec("matplotlib") is None:
+        say(f"no picture, matplotlib is not installed; where it is, draw={path} draws one")
+    elif any(row.ms > 0 for row in rows):
         _draw("attention", path, console)
     return FAILED if any(row.failed for row in rows) else DONE
 
@@ -160,6 +166,22 @@ def _loader(settings: dict[str, Any], console: Console) -> int:
         )
     # The host's memory and processor are measured, whatever else it has.
     console.print(f"written: {write_rows(rows, Path(settings['results']), 'loader', 'cpu')}")
+    return DONE
+
+
+def _tokens(settings: dict[str, Any], console: Console) -> int:
+    from quantattn.cli.benchmarks import tokens
+
+    rows = []
+    for row in tokens.benchmark(settings["events"], console.print):
+        rows.append(row)
+        console.print(
+            f"{row.impl}: {row.events_per_s:,} events/s, {row.ns:.0f} ns each (features {row.features_ns:.0f}, labels "
+            f"{row.labels_ns:.0f}, tokens {row.tokens_ns:.0f}; by the clock {row.wall_ns:.0f}), peak "
+            f"{row.peak_mib:,.0f} MiB, {row.times:.1f} × pandas",
+            soft_wrap=True,
+        )
+    console.print(f"written: {write_rows(rows, Path(settings['results']), 'tokens', 'cpu')}")
     return DONE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,8 @@ def test_a_table_and_a_file_come_out(
     class Pipe:
         send = staticmethod(answers.append)
 
-    def here(impl: str, folder: Path, budget: int, rounds: int) -> object:
-        loader.run(impl, str(folder), budget, rounds, Pipe)
+    def here(name: str, target: Callable[..., None], *arguments: object) -> object:
+        target(*arguments, Pipe)
         return answers.pop()
 
     monkeypatch.setattr(loader, "apart", here)

@@ -45,12 +45,19 @@ LAW = {
 }
 PACKERS = {"data/pack.py"}
 """Files of `data` that may import torch."""
-COMPILED = {"data/market/replay.py", "data/market/level_replay.py", "data/sources/itch_walk.py"}
+COMPILED = {
+    "data/market/replay.py",
+    "data/market/level_replay.py",
+    "data/sources/itch_walk.py",
+    "data/sources/lobster_parse.py",
+}
 """Files of `data` that may import numba, an extra; whoever needs one imports it inside a function."""
 DECODERS = {"data/sources/dbn_format.py", "data/sources/pieces.py"}
 """Files of `data` that may import a vendor's decoder and what unpacks its files, inside functions: extras."""
 HUGGING_FACE = {"attention/huggingface.py", "cli/benchmarks/encoder_peers.py"}
 """Files that may import transformers."""
+TABLES = {"cli/benchmarks/tokens.py", "cli/benchmarks/tokens_pandas.py"}
+"""The benchmark of tables, and the peer that it is set beside: files of `cli` that may import what holds tables."""
 LAZY = {"ray", "optuna", "flash_attn", "transformers", "databento_dbn", "zstandard", "sklearn", "threadpoolctl"}
 """Packages imported only inside functions, because they are extras."""
 PUBLIC_ONLY = {"nn", "learn"}
@@ -120,6 +127,8 @@ def breaches(relative: str, source: str) -> list[str]:
                 theirs |= {"databento_dbn", "zstandard"}
             if relative in HUGGING_FACE:
                 theirs.add("transformers")
+            if relative in TABLES:
+                theirs |= {"numpy", "pandas", "polars"}
             if top not in theirs:
                 found.append(f"{where}: {here} may use {sorted(theirs)}")
             elif top in LAZY and not item.lazy:
@@ -158,6 +167,7 @@ def test_every_file_keeps_the_law() -> None:
         ("score/sink.py", "import lightning"),
         ("score/worker.py", "import ray"),
         ("cli/sweep.py", "import pandas"),
+        ("cli/benchmarks/loader.py", "import polars"),
     ],
 )
 def test_the_law_notices_a_breach(relative: str, source: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import multiprocessing
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from quantattn.batch import PackedBatch
+from quantattn.cli.benchmarks.processes import apart, peak_since_here, resident
 from quantattn.data.mapped import MappedSequences, open_sequences, write_sequences
 from quantattn.data.pack import Array, Decisions, Ints, SequenceSet, TokenTable, plan
 
@@ -155,40 +155,6 @@ def run(impl: str, folder: str, budget: int, rounds: int, answer: Any) -> None:
     answer.send((seconds[1:], digest.hexdigest(), peak, 1 - real / size))
 
 
-def resident(which: str) -> float:
-    """MiB of this process that are in memory (VmRSS), or were at most (VmHWM); NaN where the system does not tell."""
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.is_file() else []
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(which)), math.nan)
-
-
-def peak_since_here() -> float:
-    """Let peak memory count from now on: what imports took at most is forgotten. MiB that are in memory now."""
-    if Path("/proc/self/clear_refs").is_file():
-        Path("/proc/self/clear_refs").write_text("5")
-    return resident("VmRSS")
-
-
-def apart(impl: str, folder: Path, budget: int, rounds: int) -> Any:
-    """What `run` answers.
-
-    Raises:
-        RuntimeError: its process ended without an answer.
-    """
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    child = context.Process(target=run, args=(impl, str(folder), budget, rounds, there))
-    child.start()
-    there.close()
-    try:
-        return here.recv()
-    except EOFError:
-        child.join()
-        raise RuntimeError(f"the process of the loader {impl} ended with exit code {child.exitcode}") from None
-    finally:
-        child.join()
-
-
 def benchmark(asked: Mapping[str, Any], say: Say) -> Iterator[LoaderRow]:
     """Two rows a case, ours after the other's.
 
@@ -204,7 +170,7 @@ def benchmark(asked: Mapping[str, Any], say: Say) -> Iterator[LoaderRow]:
             found: dict[str, list[Any]] = {"padded": [], "packed": []}
             for _ in range(asked["turns"]):
                 for impl, answers in found.items():
-                    answers.append(apart(impl, folder, budget, asked["rounds"]))
+                    answers.append(apart(f"the loader {impl}", run, impl, str(folder), budget, asked["rounds"]))
         hashes = {answer[1] for answers in found.values() for answer in answers}
         if len(hashes) != 1:
             raise ValueError(f"lengths {shortest} … {longest}: the loaders do not return the same tokens")

@@ -1,0 +1,229 @@
+"""Features, labels and tokens of book events, beside the same in pandas: equal results, on one core.
+
+Each runs in a process of its own, from a table in memory to arrays in memory; reading files is no part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+
+from quantattn.cli.benchmarks.processes import apart, peak_since_here, resident
+from quantattn.data.market.encode import token_table
+from quantattn.data.market.features import FEATURES, book_features
+from quantattn.data.protocol.labels import MidLabel
+from quantattn.data.schema import CANONICAL_ORDER, Instrument
+from quantattn.data.sources import scan_lobster
+from quantattn.data.synthetic import SyntheticMarket
+from quantattn.data.tokens import Tokenizer
+
+Say = Callable[[str], None]
+Columns = dict[str, Any]
+DAY = 86_400 * 10**9
+STEPS = ("features", "labels", "tokens")
+MOST = 2_000_000
+N_BINS = 32
+IMPLEMENTATIONS = ("pandas", "pandas_tuned", "quantattn")
+"""The first is what the others are compared with."""
+
+
+@dataclass(frozen=True)
+class TokensRow:
+    """One implementation over one table of events.
+
+    Attributes:
+        impl: quantattn; pandas, with `rolling` and `cut`; or pandas_tuned, with running sums and `searchsorted`.
+        events: in the table.
+        entities: among them.
+        ns: processor time an event, all three steps, of the fastest round.
+        features_ns, labels_ns, tokens_ns: of each step in that round; fitting is among them.
+        wall_ns: time an event by the clock on the wall in that round.
+        events_per_s: events a second of processor time.
+        peak_mib: peak resident memory above that of the imports and of the table, MiB. NaN where the system does not
+            tell.
+        times: speed over that of pandas.
+        sha256: of all results; floats to five digits, since logarithms of different libraries differ in the last bit.
+    """
+
+    impl: str
+    events: int
+    entities: int
+    ns: float
+    features_ns: float
+    labels_ns: float
+    tokens_ns: float
+    wall_ns: float
+    events_per_s: int
+    peak_mib: float
+    times: float
+    sha256: str
+
+
+class Steps(Protocol):
+    """What an implementation computes; each step gives named arrays."""
+
+    def features(self) -> Columns:
+        """The columns of `FEATURES`."""
+
+    def labels(self) -> Columns:
+        """Row, label and end of every labelled event, and every event's reason for none, −1 for a label."""
+
+    def tokens(self) -> Columns:
+        """Code and scaled value of every field, fitted on the events before `until`."""
+
+
+@dataclass(frozen=True)
+class Ours:
+    """The steps of `prepare_market`, without sessions."""
+
+    events: pl.DataFrame
+    instruments: Sequence[Instrument]
+    horizon: int
+    until: int
+
+    def features(self) -> Columns:
+        """See `Steps`."""
+        return _arrays(book_features(self.events.lazy(), self.instruments).select(FEATURES).collect())
+
+    def labels(self) -> Columns:
+        """See `Steps`."""
+        label = MidLabel(self.horizon)
+        needed = ("entity", "available_time", "ask_price_1", "bid_price_1", "^halted$")
+        measured = label.measure(self.events.select(needed))
+        reason = measured["label_reason"].to_physical().cast(pl.Int8).fill_null(-1)
+        moved = measured.select("label_start", "label_end", "move_num", "move_den", "label_reason").with_row_index(
+            "row"
+        )
+        moved = moved.filter(reason < 0)
+        made, _ = label.finish(moved, np.flatnonzero((moved["label_end"] < self.until).to_numpy()))
+        return _arrays(made.select("row", "label", end="label_end")) | {"reason": reason.to_numpy()}
+
+    def tokens(self) -> Columns:
+        """See `Steps`."""
+        frame = self.events.lazy()
+        settings: dict[str, Any] = {"fitted_until": self.until, "n_bins": N_BINS, "max_rows": MOST}
+        tokenizer = Tokenizer.fit(frame, self.instruments, **settings)
+        return dict(token_table(tokenizer.transform(frame), tokenizer).fields)
+
+
+def events_of(asked: Mapping[str, Any]) -> tuple[pl.DataFrame, tuple[Instrument, ...]]:
+    """`asked["rows"]` events: of LOBSTER files, repeated with later dates until they are so many, or drawn."""
+    if asked["path"] is None:
+        market = SyntheticMarket(entities=asked["entities"], events_per_entity=-(-asked["rows"] // asked["entities"]))
+        source = market.source()
+        return source.frame.collect(), source.instruments
+    source = scan_lobster(asked["path"])
+    events = source.frame.collect()
+    time, times = events["available_time"].to_numpy(), -(-asked["rows"] // events.height)
+    later = (int(time.max()) - int(time.min())) // DAY + 1
+    repeated = [
+        events.with_columns(pl.col("event_time", "available_time") + n * later * DAY, seq=pl.col("seq") + n * 2**32)
+        for n in range(times)
+    ]
+    return pl.concat(repeated).sort(CANONICAL_ORDER).head(asked["rows"]), source.instruments
+
+
+def steps(impl: str, events: pl.DataFrame, ticks: Mapping[str, int], horizon: int, until: int) -> Steps:
+    """The implementation of this name over a table; what it has to be given is made here and is no part of the time."""
+    if impl == "quantattn":
+        return Ours(events, [Instrument(name, tick=tick) for name, tick in ticks.items()], horizon, until)
+    from quantattn.cli.benchmarks.tokens_pandas import Pandas
+
+    pieces = events.partition_by("entity", maintain_order=True)
+    names = [name for name in events.columns if name not in ("entity", "event_time", "seq", "order_id")]
+    return Pandas(
+        [{name: piece[name].to_numpy() for name in names} for piece in pieces],
+        [ticks[piece["entity"][0]] for piece in pieces],
+        horizon=horizon, until=until, n_bins=N_BINS, most=MOST, tuned=impl == "pandas_tuned",
+    )  # fmt: skip
+
+
+def run(impl: str, path: str, ticks: Mapping[str, int], horizon: int, train: float, rounds: int, answer: Any) -> None:
+    """In a process of its own: times of each round, the hash, and MiB; sent through the pipe `answer`."""
+    events = pl.read_ipc(path).rechunk()
+    until = int(np.quantile(events["available_time"].to_numpy(), train))
+    given = steps(impl, events, ticks, horizon, until)
+    if impl != "quantattn":
+        del events
+    before = peak_since_here()
+    taken: list[tuple[float, ...]] = []
+    made: Columns = {}
+    for _ in range(rounds):
+        made.clear()
+        began = perf_counter()
+        each = []
+        for step in STEPS:
+            start = process_time()
+            made |= getattr(given, step)()
+            each.append(process_time() - start)
+        taken.append((*each, perf_counter() - began))
+    peak = resident("VmHWM") - before
+    answer.send((taken, digest(made), peak))
+
+
+def digest(made: Mapping[str, Any]) -> str:
+    """SHA-256 of named arrays: whole numbers as int64, others to five digits."""
+    told = hashlib.sha256()
+    for name, column in sorted(made.items()):
+        told.update(name.encode())
+        if column.dtype.kind == "f" and bool((column != np.rint(column)).any()):
+            digits, exponent = np.frexp(column.astype(np.float64))
+            told.update(np.rint(digits * 1e5).astype(np.int64).tobytes() + exponent.astype(np.int64).tobytes())
+        else:
+            told.update(column.astype(np.int64).tobytes())
+    return told.hexdigest()
+
+
+def _arrays(frame: pl.DataFrame) -> Columns:
+    return {name: frame[name].to_numpy() for name in frame.columns}
+
+
+def benchmark(asked: Mapping[str, Any], say: Say) -> Iterator[TokensRow]:
+    """A row an implementation, in the order of `IMPLEMENTATIONS`.
+
+    Raises:
+        ValueError: two of them return different results.
+    """
+    events, instruments = events_of(asked)
+    ticks = {instrument.entity: instrument.tick for instrument in instruments}
+    size, entities = events.height, events["entity"].n_unique()
+    with TemporaryDirectory(prefix="quantattn-tokens-") as scratch:
+        path = Path(scratch) / "events.arrow"
+        events.write_ipc(path)
+        del events
+        found: dict[str, list[Any]] = {name: [] for name in IMPLEMENTATIONS}
+        for _ in range(asked["turns"]):  # in turn, so that what else the machine does meets all
+            for impl, answers in found.items():
+                given = (impl, str(path), ticks, asked["horizon"], asked["train"], asked["rounds"])
+                answers.append(apart(impl, run, *given))
+    hashes = {impl: answers[0][1] for impl, answers in found.items()}
+    if len({answer[1] for answers in found.values() for answer in answers}) != 1:
+        raise ValueError(f"the implementations do not return the same: {hashes}")
+    slowest = 0.0
+    for impl, answers in found.items():
+        *each, wall = min((times for answer in answers for times in answer[0]), key=lambda times: sum(times[:3]))
+        slowest = slowest or sum(each)
+        features, labels, tokens = (round(1e9 * seconds / size, 1) for seconds in each)
+        yield TokensRow(
+            impl=impl,
+            events=size,
+            entities=entities,
+            ns=round(1e9 * sum(each) / size, 1),
+            features_ns=features,
+            labels_ns=labels,
+            tokens_ns=tokens,
+            wall_ns=round(1e9 * wall / size, 1),
+            events_per_s=round(size / sum(each)),
+            peak_mib=round(max(answer[2] for answer in answers), 1),
+            times=round(slowest / sum(each), 2),
+            sha256=answers[0][1],
+        )
+    say(f"{size:,} events: equal results, sha256 {hashes['quantattn'][:16]}…")
