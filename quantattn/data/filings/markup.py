@@ -14,6 +14,8 @@ from typing import Any
 
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
+from quantattn.data.filings.facts import Facts, read_facts
+
 # fmt: off
 BLOCKS = frozenset((
     "address", "article", "aside", "blockquote", "body", "br", "caption", "center", "dd", "details", "dir", "div", "dl",
@@ -60,20 +62,23 @@ class Rendered:
         hidden: visible characters in hidden parts (`display:none`, the inline-XBRL header), which are left out.
         cover: facts of the inline-XBRL cover by name: `dei:DocumentType`, `dei:EntityCentralIndexKey`,
             `dei:AmendmentFlag`.
+        facts: all of inline XBRL, when they were asked for.
     """
 
     text: str
     share: float
     hidden: int
     cover: Mapping[str, str]
+    facts: Facts | None = None
 
 
-def render_html(source: str, min_share: float = 0.95) -> Rendered:
+def render_html(source: str, min_share: float = 0.95, facts: bool = False) -> Rendered:
     """Text of an HTML page.
 
     Args:
         source: the page.
         min_share: least share of the visible characters that must survive.
+        facts: whether to read those of inline XBRL.
 
     Raises:
         ValueError: no visible text, or too much of it lost.
@@ -88,7 +93,8 @@ def render_html(source: str, min_share: float = 0.95) -> Rendered:
     if root is None:
         raise ValueError("no visible text: the parser found no element")
     text, hidden, cover = _walk(root)
-    return Rendered(text, conserved(text, source, min_share, hidden), hidden, cover)
+    share = conserved(text, source, min_share, hidden)
+    return Rendered(text, share, hidden, cover, read_facts(root) if facts else None)
 
 
 def conserved(text: str, source: str, min_share: float = 0.95, hidden: int = 0) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from quantattn.data.filings.facts import Fact
 from quantattn.data.filings.forms import family, form_on_cover, is_amendment
 from quantattn.data.filings.items import Section, items_of
 from quantattn.data.filings.markup import conserved, render_html
@@ -52,6 +53,7 @@ class Request:
         forms: families to keep.
         form: what an index says, for a file that states no form before its text.
         annual_report: whether to read Exhibit 13 and to follow items into it.
+        facts: whether to read those of inline XBRL.
         max_bytes: of the file, unpacked.
         max_chars: of one document in HTML.
         min_share: least share of the visible characters that must survive.
@@ -61,6 +63,7 @@ class Request:
     forms: tuple[str, ...]
     form: str | None = None
     annual_report: bool = False
+    facts: bool = False
     max_bytes: int = 2**28
     max_chars: int = 2**26
     min_share: float = 0.95
@@ -81,6 +84,8 @@ class Parsed:
         annual_report: text of Exhibit 13.
         report_detail: why Exhibit 13 has no text although it is there.
         parts_skipped: uuencoded parts.
+        facts: of inline XBRL, in the order of the document.
+        facts_left_out: reason → facts that are not among them.
         status: `OK`, or the reason for which the file is set aside.
         detail: what that reason was about.
     """
@@ -99,12 +104,15 @@ class Parsed:
     annual_report: str | None = None
     report_detail: str = ""
     parts_skipped: int = 0
+    facts: tuple[Fact, ...] = ()
+    facts_left_out: Mapping[str, int] = field(default_factory=dict)
     status: str = OK
     detail: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return vars(self) | {"sections": [vars(section) for section in self.sections]}
+        parts = {name: [vars(each) for each in getattr(self, name)] for name in ("sections", "facts")}
+        return vars(self) | parts
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Parsed:
@@ -113,7 +121,8 @@ class Parsed:
             Section(**{**each, "names": tuple(each["names"]), "report": each["report"] and tuple(each["report"])})
             for each in values["sections"]
         )
-        return Parsed(**{**values, "ciks": tuple(values["ciks"]), "sections": sections})
+        facts = tuple(Fact(**{**each, "dimensions": tuple(each["dimensions"])}) for each in values["facts"])
+        return Parsed(**{**values, "ciks": tuple(values["ciks"]), "sections": sections, "facts": facts})
 
 
 @dataclass
@@ -231,10 +240,12 @@ def _read_text(request: Request, work: _Work) -> None:
     known = work.known = replace(work.known, parts_skipped=work.known.parts_skipped + skipped)
     if is_html(body):
         _require_size(body, request)
-        page = render_html(body, request.min_share)
+        page = render_html(body, request.min_share, request.facts)
         text, share = page.text, page.share
         cik = page.cover.get("dei:EntityCentralIndexKey")
         known = replace(known, form=known.form or _covered_form(page.cover), cik_on_cover=pad_cik(cik) if cik else None)
+        if page.facts is not None:
+            known = replace(known, facts=tuple(page.facts.found), facts_left_out=page.facts.left_out)
     else:
         text = plain_text(body)
         share = conserved(text, body, request.min_share)

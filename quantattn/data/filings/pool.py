@@ -57,10 +57,12 @@ class Limits:
     memory_mib: int = 2_048
     min_share: float = 0.95
 
-    def request(self, path: Path, forms: tuple[str, ...], form: str | None, annual_report: bool) -> Request:
+    def request(
+        self, path: Path, forms: tuple[str, ...], form: str | None, annual_report: bool, facts: bool
+    ) -> Request:
         """What to ask a child about a file."""
         sizes = (int(self.file_mib * 2**20), int(self.size_mib * 2**20))
-        return Request(str(path), forms, form, annual_report, *sizes, self.min_share)
+        return Request(str(path), forms, form, annual_report, facts, *sizes, self.min_share)
 
     def in_words(self, reason: str) -> str:
         """The limit that was passed; "" for another reason."""
@@ -196,7 +198,14 @@ class ParsePool:
         for _ in range(self.workers):
             self._idle.put(None)
 
-    def parse(self, path: Path, forms: tuple[str, ...], form: str | None = None, annual_report: bool = False) -> Parsed:
+    def parse(
+        self,
+        path: Path,
+        forms: tuple[str, ...],
+        form: str | None = None,
+        annual_report: bool = False,
+        facts: bool = False,
+    ) -> Parsed:
         """What a file says, or the reason for which it is set aside. Never raises for what is in the file.
 
         Args:
@@ -204,8 +213,9 @@ class ParsePool:
             forms: families to keep; others are set aside before their text is read.
             form: what an index says, for a file that states no form before its text.
             annual_report: whether to read Exhibit 13 and to follow items into it.
+            facts: whether to read those of inline XBRL.
         """
-        request = self.limits.request(path, forms, form, annual_report)
+        request = self.limits.request(path, forms, form, annual_report, facts)
         child = self._idle.get()
         try:
             while True:

@@ -68,6 +68,7 @@ class ReadingOptions:
     forms: tuple[str, ...]
     filing_dates: bool
     items: bool = False
+    facts: bool = False
 
 
 class _SetAside(Exception):
@@ -83,7 +84,7 @@ def parse_filing(file: Path, options: ReadingOptions, pool: ParsePool) -> Parsed
     if not file.is_file():
         return Parsed(status=UNREADABLE, detail="neither a file nor a folder")
     entry = _entry(find_accession(file.name), file.name, options)
-    return pool.parse(file, options.forms, entry.form if entry else None, options.items)
+    return pool.parse(file, options.forms, entry.form if entry else None, options.items, options.facts)
 
 
 def finish(parsed: Parsed, name: str, options: ReadingOptions) -> Reading:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import polars as pl
 
+from quantattn.data.filings.fact_table import fact_table
 from quantattn.data.filings.forms import FAMILIES, family, is_amendment
 from quantattn.data.filings.index import FilingIndex, Zone, read_index
 from quantattn.data.filings.item_table import ITEM, item_rows
@@ -37,10 +38,12 @@ class FilingSource(Source):
         documents: one row a file, in order: `file`, `kind` (what it was recognised as), `form`, `family`, `amendment`,
             `entity`, `accession`, `accepted_text`, `event_time`, `available_time`, `time_source`, `n_chars`,
             `share` (of the visible characters kept), `items_found` and `items_missing` (null where there is no text),
-            `parts_skipped`, `status` ("ok" or why it is not in the table) and `detail`.
+            `parts_skipped`, `facts`, `status` ("ok" or why it is not in the table) and `detail`.
+        facts: facts of inline XBRL in the schema `FilingFacts`; None when they were not asked for.
     """
 
     documents: pl.DataFrame
+    facts: pl.DataFrame | None = None
 
 
 def scan_filings(
@@ -52,6 +55,7 @@ def scan_filings(
     forms: tuple[str, ...] = FAMILIES,
     filing_dates: Literal["set_aside", "latest"] = "set_aside",
     items: bool = False,
+    facts: bool = False,
     on_bad: Literal["quarantine", "refuse"] = "quarantine",
     limits: Limits | None = None,
     workers: int | None = None,
@@ -74,6 +78,7 @@ def scan_filings(
         items: whether to cut each text into the items of its form: two more columns, `items` (a list of `ITEM`, where
             each stands and how, see `quantattn.data.filings.items`) and `annual_report` (text of Exhibit 13, in which
             items that are handed to it are followed; null where there is none).
+        facts: whether to read the facts of inline XBRL, hidden ones too, into a table of their own (`facts`).
         on_bad: "quarantine" sets aside what cannot be read; "refuse" raises at the first such file.
         limits: what parsing one file may cost.
         workers: processes that parse; one a core, 8 at most, by default. Nothing in the result depends on it.
@@ -97,6 +102,7 @@ def scan_filings(
         forms=forms,
         filing_dates=filing_dates == "latest",
         items=items,
+        facts=facts,
     )
     with ParsePool(limits, workers) as pool, ThreadPoolExecutor(pool.workers) as threads:
         parsed = list(threads.map(lambda file: parse_filing(file, options, pool), files))
@@ -107,7 +113,7 @@ def scan_filings(
             if on_bad == "refuse":
                 raise ValueError(f"{read.file}: {_reason(read)}")
             _LOG.warning("%s is set aside: %s", read.file, _reason(read))
-    return _source(reads, {_name(file, root): file_sha256(file) for file in files if file.is_file()}, items)
+    return _source(reads, {_name(file, root): file_sha256(file) for file in files if file.is_file()}, options)
 
 
 def summary(source: FilingSource) -> pl.DataFrame:
@@ -164,36 +170,37 @@ def _reason(read: Reading) -> str:
     return read.detail if read.status == UNREADABLE else f"{read.status} ({read.detail})"
 
 
-def _source(reads: list[Reading], hashes: Mapping[str, str], items: bool) -> FilingSource:
+def _source(reads: list[Reading], hashes: Mapping[str, str], options: ReadingOptions) -> FilingSource:
     table = pl.DataFrame([_row(number, read) for number, read in enumerate(reads)], schema=_COLUMNS, orient="row")
     kept = table.filter(pl.col("status") == OK).drop(_OF_DOCUMENTS)
     kept = kept.with_columns(pl.col("accession").fill_null(pl.col("file"))).sort(CANONICAL_ORDER, maintain_order=True)
-    if not items:
+    if not options.items:
         kept = kept.drop("annual_report", "items")
     aside = Counter(read.status for read in reads if read.status != OK)
+    facts, left_out = fact_table(read for read in reads if read.status == OK) if options.facts else (None, ())
     report = SourceReport(
         rows_read=kept.height,
         rows_set_aside=dict(sorted(aside.items())),
         files=dict(hashes),
-        notes=_notes(table),
+        notes=_notes(table) + left_out,
     )
     missing = pl.col("items").list.eval(pl.element().struct.field("status") == MISSING).list.sum().cast(pl.Int64)
     documents = table.with_columns(items_missing=missing, items_found=pl.col("items").list.len() - missing).select(
         *("file", "kind", "form", "family", "amendment", "entity", "accession", "accepted_text", "event_time"),
         *("available_time", "time_source", "n_chars", "share", "items_found", "items_missing", "parts_skipped"),
-        *("status", "detail"),
+        *("facts", "status", "detail"),
     )
-    return FilingSource(check(kept, Filings).lazy(), (), report, documents)
+    return FilingSource(check(kept, Filings).lazy(), (), report, documents, facts)
 
 
-_OF_DOCUMENTS = ("kind", "parts_skipped", "status", "detail")
+_OF_DOCUMENTS = ("kind", "parts_skipped", "facts", "status", "detail")
 _COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     **{"entity": pl.String, "event_time": pl.Int64, "available_time": pl.Int64, "seq": pl.Int64},
     **{"form": pl.String, "accession": pl.String, "text": pl.String, "family": pl.String},
     **{"amendment": pl.Boolean, "company": pl.String, "ciks": pl.List(pl.String), "accepted_text": pl.String},
     **{"time_source": pl.String, "n_chars": pl.Int64, "share": pl.Float64, "file": pl.String},
     **{"annual_report": pl.String, "items": pl.List(ITEM)},
-    **{"kind": pl.String, "parts_skipped": pl.Int64, "status": pl.String, "detail": pl.String},
+    **{"kind": pl.String, "parts_skipped": pl.Int64, "facts": pl.Int64, "status": pl.String, "detail": pl.String},
 }
 
 
@@ -206,7 +213,7 @@ def _row(number: int, read: Reading) -> tuple[object, ...]:
         *(is_amendment(form) if form else None, parsed.company, list(read.ciks), read.accepted_text),
         *(read.time_source, len(text) if text is not None else None, parsed.share, read.file),
         *(parsed.annual_report, item_rows(items) if items is not None else None),
-        *(parsed.kind, parsed.parts_skipped, read.status, read.detail or parsed.report_detail),
+        *(parsed.kind, parsed.parts_skipped, len(parsed.facts), read.status, read.detail or parsed.report_detail),
     )
 
 

@@ -95,7 +95,13 @@ def damaged(content: bytes, other: bytes, dice: random.Random) -> bytes:
 def originals(submission: Maker) -> list[bytes]:
     """Filings of every kind that the test makes itself, and real ones where they are."""
     page = "<html xmlns='x'><body><ix:header><ix:hidden><ix:nonNumeric name='dei:DocumentType'>10-K</ix:nonNumeric>"
-    page += "</ix:hidden></ix:header><p>FORM 10-K</p><h1>Item 1. Business</h1>" + "<p>We make <b>anvils</b>.</p>" * 50
+    page += "</ix:hidden><ix:resources><xbrli:context id='c'><xbrli:period><xbrli:instant>2023-12-31</xbrli:instant>"
+    page += "</xbrli:period></xbrli:context><xbrli:unit id='u'><xbrli:measure>iso4217:USD</xbrli:measure></xbrli:unit>"
+    page += (
+        "</ix:resources></ix:header><ix:nonFraction name='x:y' contextRef='c' unitRef='u'>12</ix:nonFraction>"
+    page += "<p>FORM 10-K</p><h1>Item 1. Business</h1>"
+        + "<p>We make <b>anvils</b>.</p>" * 50
+    )
     page += "<table><tr><td>Sales</td><td>$</td><td>1,234</td></tr></table><p>Item 2. Properties</p><pre>a    b</pre>"
     old = (
         "FORM 10-K\n\nItem 1.  Business\n\n"
@@ -135,7 +141,7 @@ def test_every_mutant_is_read_or_set_aside_with_a_reason(originals: list[bytes],
             (tmp_path / name).write_bytes(content)
         began = time.monotonic()
         index = FilingIndex([{"name": name, "accepted": "20240315101500", "cik": "1"} for name in batch])
-        source = scan_filings(tmp_path, index=index, filing_dates="latest", items=True, limits=limits)
+        source = scan_filings(tmp_path, index=index, filing_dates="latest", items=True, facts=True, limits=limits)
         assert time.monotonic() - began < limits.wall_seconds * len(batch)
         documents, table = source.documents, source.frame.collect()
         assert documents["file"].to_list() == list(batch)

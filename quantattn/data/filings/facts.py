@@ -1,0 +1,246 @@
+"""Inline XBRL → facts: a concept, a period, a value, a unit. Runs in the child process of `pool`.
+
+Inline XBRL 1.1 (xbrl.org, 2013) writes a number as it is shown, with a format that says how to read it, a power of ten
+(`scale`) and a sign of its own; contexts and units stand in the header, and a fact names them by id. Values are exact:
+an integer and a power of ten, never a float.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+LARGEST = 2**63 - 1
+LONGEST = 1_000
+"""Characters of a text that is a fact and no text block."""
+
+_MARKED = frozenset(("ix:nonfraction", "ix:nonnumeric", "ix:fraction"))
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DECIMAL = re.compile(r"(\d*)(?:\.(\d*))?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d{1,4}", re.ASCII)
+_DOT = frozenset(("", "numdotdecimal", "numcommadot", "numspacedot", "numdotdecimalin", "numdotdecimalapos"))
+_COMMA = frozenset(("numcommadecimal", "numdotcomma", "numspacecomma", "numcomma", "numcommadecimalapos"))
+_ZERO = frozenset(("zerodash", "numdash", "fixedzero"))
+_WORDS = {
+    **{"no": 0, "none": 0, "nil": 0, "zero": 0, "a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5},
+    **{"six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13},
+    **{"fourteen": 14, "fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19, "twenty": 20},
+    **{"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90},
+}
+_POWERS = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact of a document.
+
+    Attributes:
+        concept: its name, "us-gaap:Revenues".
+        identifier: whom it is about, a CIK.
+        start, end: dates of the period; an instant has no start, "forever" neither.
+        unit: measures as written, "iso4217:USD", "iso4217:USD/xbrli:shares"; "" for a text.
+        value, exponent: the number is value · 10^exponent; value has no trailing zero, so that equal numbers are
+            equal. None for a text and for a fact that says that it has no value (`xsi:nil`).
+        decimals: the number is right to 10^−decimals; None: exact, or not said.
+        text: of a fact that is no number; "" for a number.
+        dimensions: "axis=member" of each, sorted; none of a fact about the whole filer.
+        hidden: whether the page does not show it.
+    """
+
+    concept: str
+    identifier: str
+    start: str | None
+    end: str | None
+    unit: str
+    value: int | None
+    exponent: int | None
+    decimals: int | None
+    text: str
+    dimensions: tuple[str, ...]
+    hidden: bool
+
+
+@dataclass
+class Facts:
+    """Facts of a document in its order, and why some were left out: reason → how many."""
+
+    found: list[Fact] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Context:
+    identifier: str
+    start: str | None
+    end: str | None
+    dimensions: tuple[str, ...]
+
+
+class _LeftOut(Exception):
+    """A fact that cannot be read; the message is the reason."""
+
+
+def read_facts(root: Any) -> Facts:
+    """Every fact of a parsed page; hidden parts are read too. Never raises for what is in the page."""
+    contexts: dict[str, _Context | None] = {}
+    units: dict[str, str] = {}
+    marked: list[tuple[Any, bool]] = []
+    hidden, inside = set[int](), set[int]()
+    for node in root.traverse():
+        tag, name = node.tag or "", _name(node)
+        if tag in _MARKED:
+            marked.append((node, node.mem_id in hidden))
+        elif tag == "ix:hidden" and node.mem_id not in hidden:
+            hidden.update(inner.mem_id for inner in node.traverse())
+        elif name in ("context", "unit") and node.mem_id not in inside:  # one within another would be read twice
+            inside.update(inner.mem_id for inner in node.traverse())
+            key = node.attributes.get("id") or ""
+            if name == "context":
+                contexts[key] = _context(node)
+            else:
+                units[key] = _unit(node)
+    facts = Facts()
+    for node, unseen in marked:
+        try:
+            facts.found.append(_fact(node, contexts, units, unseen))
+        except _LeftOut as reason:
+            facts.left_out[str(reason)] += 1
+    return facts
+
+
+def _fact(node: Any, contexts: Mapping[str, _Context | None], units: Mapping[str, str], hidden: bool) -> Fact:
+    attributes = node.attributes
+    concept, key = attributes.get("name"), attributes.get("contextref")
+    if not concept or not key or key not in contexts:
+        raise _LeftOut("without a name or a context")
+    context = contexts[key]
+    if context is None:
+        raise _LeftOut("with a period that is none")
+    place = (concept, context.identifier, context.start, context.end)
+    if node.tag == "ix:fraction":
+        raise _LeftOut("fractions")
+    if node.tag == "ix:nonnumeric":
+        if attributes.get("escape") == "true" or attributes.get("continuedat"):
+            raise _LeftOut("text blocks")
+        text = " ".join(node.text().split())
+        if len(text) > LONGEST:
+            raise _LeftOut("text blocks")
+        return Fact(*place, "", None, None, None, text, context.dimensions, hidden)
+    unit = units.get(attributes.get("unitref") or "")
+    if unit is None:
+        raise _LeftOut("without a unit")
+    value, exponent = None, None
+    if not any(name.rpartition(":")[2] == "nil" and told in ("true", "1") for name, told in attributes.items()):
+        value, exponent = _number(node.text(), attributes)
+    decimals = attributes.get("decimals") or "INF"
+    right = int(decimals) if _WHOLE.fullmatch(decimals) else None
+    return Fact(*place, unit, value, exponent, right, "", context.dimensions, hidden)
+
+
+def _number(shown: str, attributes: Mapping[str, str | None]) -> tuple[int, int]:
+    """The number of a fact: integer and power of ten."""
+    scale = attributes.get("scale") or "0"
+    if not _WHOLE.fullmatch(scale):
+        raise _LeftOut("with a scale that is no whole number")
+    value, exponent = parse_number(shown, attributes.get("format") or "")
+    if attributes.get("sign") == "-":
+        value = -value
+    return simplest(value, exponent + int(scale))
+
+
+def parse_number(shown: str, form: str) -> tuple[int, int]:
+    """A number as it is shown, without sign and scale: an integer and a power of ten, as a format says.
+
+    Args:
+        shown: "1,234.5", "1.234,5", "—", "twenty-one".
+        form: name in the transformation registry, with its prefix or without; "" for a plain decimal.
+
+    Raises:
+        _LeftOut: a format that is not known, or a text that is no such number.
+    """
+    kind = form.rpartition(":")[2].replace("-", "").lower()
+    if kind in _ZERO:
+        return 0, 0
+    if kind == "numwordsen":
+        return _number_of_words(shown), 0
+    digits = "".join(shown.split()).replace("'", "").replace("’", "")
+    if kind in _COMMA:
+        digits = digits.replace(".", "").replace(",", ".")
+    elif kind in _DOT:
+        digits = digits.replace(",", "")
+    else:
+        raise _LeftOut(f"with the format {form[:40]}")
+    match = _DECIMAL.fullmatch(digits)
+    if match is None or not any(match.groups()):
+        raise _LeftOut("with a text that is no number")
+    whole, fraction = match.group(1), match.group(2) or ""
+    if len(whole) + len(fraction) > 60:
+        raise _LeftOut("with a number of more than 18 digits")
+    return int(whole + fraction), -len(fraction)
+
+
+def simplest(value: int, exponent: int) -> tuple[int, int]:
+    """The same number without trailing zeros; 0 · 10^0 for nothing.
+
+    Raises:
+        _LeftOut: it does not fit into 64 bits then.
+    """
+    if value == 0:
+        return 0, 0
+    while value % 10 == 0:
+        value, exponent = value // 10, exponent + 1
+    if abs(value) > LARGEST:
+        raise _LeftOut("with a number of more than 18 digits")
+    return value, exponent
+
+
+def _number_of_words(shown: str) -> int:
+    """ "no", "twenty-one", "two hundred and five thousand" → 0, 21, 205000."""
+    words = [word for word in re.findall(r"[a-z]+", shown.lower()) if word != "and"]
+    if not words:
+        raise _LeftOut("with a text that is no number")
+    total = part = 0
+    for word in words:
+        if word in _WORDS:
+            part += _WORDS[word]
+        elif word == "hundred":
+            part = max(part, 1) * 100
+        elif word in _POWERS:
+            total, part = total + max(part, 1) * _POWERS[word], 0
+        else:
+            raise _LeftOut("with a text that is no number")
+    return total + part
+
+
+def _context(node: Any) -> _Context | None:
+    """A context; None when its period has no dates and is not "forever"."""
+    identifier, dates, dimensions = "", dict[str, str](), list[str]()
+    for inner in node.traverse():
+        name = _name(inner)
+        if name == "identifier":
+            identifier = inner.text().strip()
+        elif name in ("instant", "startdate", "enddate", "forever"):
+            dates[name] = inner.text().strip()
+        elif name in ("explicitmember", "typedmember"):
+            dimensions.append(f"{inner.attributes.get('dimension')}={' '.join(inner.text().split())}")
+    start, end = dates.get("startdate"), dates.get("enddate") or dates.get("instant")
+    if any(date is not None and not _DATE.fullmatch(date) for date in (start, end)) or not dates:
+        return None
+    return _Context(identifier, start, end, tuple(sorted(dimensions)))
+
+
+def _unit(node: Any) -> str:
+    """A unit as measures: products by `*`, a quotient by `/`."""
+    above, below = list[str](), list[str]()
+    for inner in node.traverse():
+        if _name(inner) == "measure":
+            (below if _name(inner.parent) == "unitdenominator" else above).append(inner.text().strip())
+    return "*".join(above) + ("/" + "*".join(below) if below else "")
+
+
+def _name(node: Any) -> str:
+    """Name of an element without its prefix, in small letters as a parser of HTML has it."""
+    return (node.tag or "").rpartition(":")[2] if node is not None else ""
