@@ -164,8 +164,8 @@ def test_one_command_writes_rows_and_a_second_one_adds_to_them(
 def test_nothing_is_begun_after_the_limit() -> None:
     said: list[str] = []
     cases = [Case(SHAPES["full"], ("quantattn",))] * 2
-    assert not list(bench.benchmark(cases, torch.float32, rounds=1, warmup=1, seed=0, say=said.append, limit_s=-1))
-    assert said == ["D 8 N 12 full, H/Hkv 2: not begun, the limit of -1 s was reached"] * 2
+    assert not list(bench.benchmark(cases, torch.float32, rounds=1, warmup=1, seed=0, say=said.append, ends=-math.inf))
+    assert said == ["D 8 N 12 full, H/Hkv 2: not begun, the limit was reached"] * 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU would time it")

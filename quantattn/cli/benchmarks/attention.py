@@ -68,16 +68,15 @@ def completed(row: Mapping[str, str]) -> dict[str, str]:
 
 def benchmark(
     cases: Sequence[Case], dtype: torch.dtype, *, rounds: int, warmup: int, seed: int, say: Say,
-    limit_s: float | None = None,
+    ends: float = math.inf,
 ) -> Iterator[AttentionRow]:  # fmt: skip
     """One row a shape, implementation and pass, measured or with the reason why not.
 
-    What exceeds the error budget gets no time. Nothing further is begun once `limit_s` seconds have passed.
+    What exceeds the error budget gets no time. Nothing further is begun once `time.perf_counter()` is past `ends`.
     """
-    ends = math.inf if limit_s is None else perf_counter() + limit_s
     for case in cases:
         if perf_counter() > ends:
-            say(f"{case.shape}: {NOT_BEGUN}, the limit of {limit_s:g} s was reached")
+            say(f"{case.shape}: {NOT_BEGUN}, the limit was reached")
             continue
         yield from _of_case(case, dtype, rounds, warmup, seed, ends)
         if torch.cuda.is_available():

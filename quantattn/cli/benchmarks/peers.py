@@ -215,10 +215,13 @@ def _seen(inputs: Inputs) -> Callable[..., Tensor] | None:
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         beside = i + (n_k - n_q)
         # Compares alone are taken of pairs: their differences, 8 bytes each, would not fit for a long pack.
-        inside = j <= beside + (n_k if right is None else right)
-        inside = inside if left is None else inside & (j >= beside - left)
-        inside = inside | (j < prefix) if prefix else inside
-        return inside & (numbers[i] == numbers[j]) if lengths else inside
+        parts = [numbers[i] == numbers[j]] if lengths else []
+        parts += [] if right is None else [j <= beside + right]
+        parts += [] if left is None else [j >= beside - left]
+        inside = parts[0]
+        for part in parts[1:]:
+            inside = inside & part
+        return inside | (j < prefix) if prefix else inside
 
     return seen
 
