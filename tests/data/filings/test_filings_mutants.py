@@ -97,11 +97,8 @@ def originals(submission: Maker) -> list[bytes]:
     page = "<html xmlns='x'><body><ix:header><ix:hidden><ix:nonNumeric name='dei:DocumentType'>10-K</ix:nonNumeric>"
     page += "</ix:hidden><ix:resources><xbrli:context id='c'><xbrli:period><xbrli:instant>2023-12-31</xbrli:instant>"
     page += "</xbrli:period></xbrli:context><xbrli:unit id='u'><xbrli:measure>iso4217:USD</xbrli:measure></xbrli:unit>"
-    page += (
-        "</ix:resources></ix:header><ix:nonFraction name='x:y' contextRef='c' unitRef='u'>12</ix:nonFraction>"
-    page += "<p>FORM 10-K</p><h1>Item 1. Business</h1>"
-        + "<p>We make <b>anvils</b>.</p>" * 50
-    )
+    page += "</ix:resources></ix:header><ix:nonFraction name='x:y' contextRef='c' unitRef='u'>12</ix:nonFraction>"
+    page += "<p>FORM 10-K</p><h1>Item 1. Business</h1>" + "<p>We make <b>anvils</b>.</p>" * 50
     page += "<table><tr><td>Sales</td><td>$</td><td>1,234</td></tr></table><p>Item 2. Properties</p><pre>a    b</pre>"
     old = (
         "FORM 10-K\n\nItem 1.  Business\n\n"
