@@ -28,7 +28,7 @@ from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
 from quantattn.learn.files import write_text
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-BENCHMARKS = ("attention", "encoder", "generations", "loader", "memory", "tune")
+BENCHMARKS = ("attention", "encoder", "generations", "loader", "memory", "tokens", "tune")
 PICTURES = {
     "attention": ("quantattn.evaluate.speeds", "draw_speeds"),
     "generations": ("quantattn.evaluate.generations", "draw_generations"),
@@ -60,6 +60,8 @@ def measure(config: DictConfig) -> int:
         return _encoder(settings, Console())
     if name == "loader":
         return _loader(settings, Console())
+    if name == "tokens":
+        return _tokens(settings, Console())
     if name == "attention":
         return _attention(cases, settings, Console())
     if not torch.cuda.is_available():
@@ -164,6 +166,22 @@ def _loader(settings: dict[str, Any], console: Console) -> int:
         )
     # The host's memory and processor are measured, whatever else it has.
     console.print(f"written: {write_rows(rows, Path(settings['results']), 'loader', 'cpu')}")
+    return DONE
+
+
+def _tokens(settings: dict[str, Any], console: Console) -> int:
+    from quantattn.cli.benchmarks import tokens
+
+    rows = []
+    for row in tokens.benchmark(settings["events"], console.print):
+        rows.append(row)
+        console.print(
+            f"{row.impl}: {row.events_per_s:,} events/s, {row.ns:.0f} ns each (features {row.features_ns:.0f}, labels "
+            f"{row.labels_ns:.0f}, tokens {row.tokens_ns:.0f}; by the clock {row.wall_ns:.0f}), peak "
+            f"{row.peak_mib:,.0f} MiB, {row.times:.1f} × pandas",
+            soft_wrap=True,
+        )
+    console.print(f"written: {write_rows(rows, Path(settings['results']), 'tokens', 'cpu')}")
     return DONE
 
 
