@@ -115,6 +115,9 @@ def _attention(cases: Sequence[shapes.Case], settings: dict[str, Any], console: 
 def _tune(asked: Sequence[shapes.Shape], settings: dict[str, Any], console: Console) -> int:
     from quantattn.cli.benchmarks import tune  # brings triton
 
+    for shape in asked:
+        if shape.lengths or shape.queries:
+            raise UsageError(f"bench=tune takes dense shapes with as many queries as keys, got {shape}")
     configs = tune.candidates(settings["tune"])
     console.print(f"{len(configs)} candidates for each of {len(tune.PASSES)} kernels and {len(asked)} shapes")
     tune.compile_ahead(asked, configs, DTYPES[settings["dtype"]])
