@@ -167,8 +167,8 @@ class Tokenizer:
         raw = {
             name: expression for name, expression in raw_fields(_tick(ticks), zone, columns).items() if name in names
         }
-        # Raw values look at the row before, so they are made before rows are left out.
-        seen = frame.select(past.alias("past"), **raw).filter("past").gather_every(-(-rows // max_rows)).collect()
+        # Raw values look at the row before, which is past too; so they are made before further rows are left out.
+        seen = frame.filter(past).select(**raw).gather_every(-(-rows // max_rows)).collect()
         if fields is None:
             raw = {name: each for name, each in raw.items() if seen[name].null_count() < seen.height}
         return Tokenizer(

@@ -37,9 +37,10 @@ def events(request: pytest.FixtureRequest) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("impl", ["pandas", "pandas_tuned"])
-def test_pandas_gives_what_the_library_gives(events: pl.DataFrame, impl: str) -> None:
+def test_pandas_gives_what_the_library_gives(tmp_path: Path, events: pl.DataFrame, impl: str) -> None:
     until = int(np.quantile(events["available_time"].to_numpy(), 0.6))
-    ours, theirs = (tokens.steps(name, events, TICKS, 100, until) for name in ("quantattn", impl))
+    tokens.write(events, tmp_path)
+    ours, theirs = (tokens.read(name, tmp_path, TICKS, 100, until) for name in ("quantattn", impl))
     for step in tokens.STEPS:
         one, other = getattr(ours, step)(), getattr(theirs, step)()
         assert one.keys() == other.keys()

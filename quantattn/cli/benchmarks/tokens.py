@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from quantattn.cli.benchmarks.processes import apart, peak_since_here, resident
+from quantattn.cli.benchmarks.tokens_pandas import Pandas
 from quantattn.data.market.encode import token_table
 from quantattn.data.market.features import FEATURES, book_features
 from quantattn.data.protocol.labels import MidLabel
@@ -47,8 +48,8 @@ class TokensRow:
         features_ns, labels_ns, tokens_ns: of each step in that round; fitting is among them.
         wall_ns: time an event by the clock on the wall in that round.
         events_per_s: events a second of processor time.
-        peak_mib: peak resident memory above that of the imports and of the table, MiB. NaN where the system does not
-            tell.
+        peak_mib: peak resident memory above that of the imports, the table and all results included, MiB. NaN where
+            the system does not tell.
         times: speed over that of pandas.
         sha256: of all results; floats to five digits, since logarithms of different libraries differ in the last bit.
     """
@@ -131,29 +132,30 @@ def events_of(asked: Mapping[str, Any]) -> tuple[pl.DataFrame, tuple[Instrument,
     return pl.concat(repeated).sort(CANONICAL_ORDER).head(asked["rows"]), source.instruments
 
 
-def steps(impl: str, events: pl.DataFrame, ticks: Mapping[str, int], horizon: int, until: int) -> Steps:
-    """The implementation of this name over a table; what it has to be given is made here and is no part of the time."""
-    if impl == "quantattn":
-        return Ours(events, [Instrument(name, tick=tick) for name, tick in ticks.items()], horizon, until)
-    from quantattn.cli.benchmarks.tokens_pandas import Pandas
-
-    pieces = events.partition_by("entity", maintain_order=True)
+def write(events: pl.DataFrame, folder: Path) -> None:
+    """The table as each implementation reads it: one Parquet file, and numpy's arrays for every entity."""
+    events.write_parquet(folder / "events.parquet", compression="uncompressed")
     names = [name for name in events.columns if name not in ("entity", "event_time", "seq", "order_id")]
-    return Pandas(
-        [{name: piece[name].to_numpy() for name in names} for piece in pieces],
-        [ticks[piece["entity"][0]] for piece in pieces],
-        horizon=horizon, until=until, n_bins=N_BINS, most=MOST, tuned=impl == "pandas_tuned",
-    )  # fmt: skip
+    for number, piece in enumerate(events.partition_by("entity", maintain_order=True)):
+        columns: dict[str, Any] = {name: piece[name].to_numpy() for name in names}
+        np.savez(folder / f"{number:06d}.npz", **columns)
 
 
-def run(impl: str, path: str, ticks: Mapping[str, int], horizon: int, train: float, rounds: int, answer: Any) -> None:
+def read(impl: str, folder: Path, ticks: Mapping[str, int], horizon: int, until: int) -> Steps:
+    """The implementation of this name over the table in a folder; `ticks` has the entities in their order."""
+    if impl == "quantattn":
+        events = pl.read_parquet(folder / "events.parquet").rechunk()
+        return Ours(events, [Instrument(name, tick=tick) for name, tick in ticks.items()], horizon, until)
+    tables = [dict(np.load(path)) for path in sorted(folder.glob("*.npz"))]
+    tuned = impl == "pandas_tuned"
+    return Pandas(tables, [*ticks.values()], horizon=horizon, until=until, n_bins=N_BINS, most=MOST, tuned=tuned)
+
+
+def run(impl: str, folder: str, ticks: Mapping[str, int], horizon: int, until: int, rounds: int, answer: Any) -> None:
     """In a process of its own: times of each round, the hash, and MiB; sent through the pipe `answer`."""
-    events = pl.read_ipc(path).rechunk()
-    until = int(np.quantile(events["available_time"].to_numpy(), train))
-    given = steps(impl, events, ticks, horizon, until)
-    if impl != "quantattn":
-        del events
     before = peak_since_here()
+    given = read(impl, Path(folder), ticks, horizon, until)
+    peak_since_here()
     taken: list[tuple[float, ...]] = []
     made: Columns = {}
     for _ in range(rounds):
@@ -193,16 +195,15 @@ def benchmark(asked: Mapping[str, Any], say: Say) -> Iterator[TokensRow]:
         ValueError: two of them return different results.
     """
     events, instruments = events_of(asked)
-    ticks = {instrument.entity: instrument.tick for instrument in instruments}
-    size, entities = events.height, events["entity"].n_unique()
+    ticks = {instrument.entity: instrument.tick for instrument in sorted(instruments, key=lambda each: each.entity)}
+    size, until = events.height, int(np.quantile(events["available_time"].to_numpy(), asked["train"]))
     with TemporaryDirectory(prefix="quantattn-tokens-") as scratch:
-        path = Path(scratch) / "events.arrow"
-        events.write_ipc(path)
+        write(events, Path(scratch))
         del events
         found: dict[str, list[Any]] = {name: [] for name in IMPLEMENTATIONS}
         for _ in range(asked["turns"]):  # in turn, so that what else the machine does meets all
             for impl, answers in found.items():
-                given = (impl, str(path), ticks, asked["horizon"], asked["train"], asked["rounds"])
+                given = (impl, scratch, ticks, asked["horizon"], until, asked["rounds"])
                 answers.append(apart(impl, run, *given))
     hashes = {impl: answers[0][1] for impl, answers in found.items()}
     if len({answer[1] for answers in found.values() for answer in answers}) != 1:
@@ -215,7 +216,7 @@ def benchmark(asked: Mapping[str, Any], say: Say) -> Iterator[TokensRow]:
         yield TokensRow(
             impl=impl,
             events=size,
-            entities=entities,
+            entities=len(ticks),
             ns=round(1e9 * sum(each) / size, 1),
             features_ns=features,
             labels_ns=labels,
