@@ -18,6 +18,7 @@ LATE, FALLS, OTHER_STOCK, NO_STOCK, SIDE, SHARES, NUMBER, STATE = range(1, 9)
 STOCK, BUYS, AMOUNT, ORDER, NEW_ORDER, PRICE, PRINTABLE, TRADES = range(8)
 """Fields that `decode` knows, columns of its `fields`."""
 _DAY = 86_400 * 10**9
+_B, _E, _H, _P, _Q, _S, _T, _Y = (ord(letter) for letter in "BEHPQSTY")
 _inlined = njit(inline="always")
 
 
@@ -108,13 +109,13 @@ def decode(
             return n, i, SHARES
         if number < 0:
             return n, i, NUMBER
-        printable = 1 if code == ord("E") or code == ord("P") else -1
+        printable = 1 if code in (_E, _P) else -1
         if fields[code, PRINTABLE] >= 0:
-            printable = np.int64(data[at + fields[code, PRINTABLE]] == ord("Y"))
+            printable = np.int64(data[at + fields[code, PRINTABLE]] == _Y)
         if fields[code, TRADES] >= 0:
             if not _is_state(data[at + fields[code, TRADES]]):
                 return n, i, STATE
-            halted[stock] = data[at + fields[code, TRADES]] != ord("T")
+            halted[stock] = data[at + fields[code, TRADES]] != _T
         if fields[code, NEW_ORDER] >= 0:
             _put(rows, marks, n, stock, time, MISSING, 0, number, DELETE, 0, -1, halted[stock])
             n += 1
@@ -148,12 +149,12 @@ def _side(data, at, place):
     if place < 0:
         return 0
     letter = data[at + place]
-    return 1 if letter == ord("B") else -1 if letter == ord("S") else 2
+    return 1 if letter == _B else -1 if letter == _S else 2
 
 
 @_inlined
 def _is_state(letter):
-    return letter == ord("H") or letter == ord("P") or letter == ord("Q") or letter == ord("T")
+    return letter in (_H, _P, _Q, _T)
 
 
 @_inlined

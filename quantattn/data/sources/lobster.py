@@ -6,31 +6,54 @@ The format, its units and what is refused: docs/sources/lobster.md. No time and 
 from __future__ import annotations
 
 import datetime as dt
+import importlib.util
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
 
 from quantattn.data.market.sessions import midnight
-from quantattn.data.schema import Instrument
+from quantattn.data.schema import Instrument, level_columns
 from quantattn.data.sources.lobster_files import Pair, Unusable, count_lines, find_pairs
 from quantattn.data.sources.lobster_rows import DayTable, read_day
+from quantattn.data.sources.runs import KEPT
 from quantattn.data.sources.source import Source, SourceReport, file_sha256, write_set_aside
 
 EXCHANGE_ZONE = "America/New_York"
 PRICE_EXPONENT = -4
 _EARLY_MS = 300_000
+_COMPILED_FROM = 1 << 25  # bytes of files; compiling takes as long as the scanner needs for so many
 _SET_ASIDE = {"entity": pl.String, "file": pl.String, "line": pl.Int64, "reason": pl.String, "text": pl.String}
 
 
 @dataclass(frozen=True)
 class _Day:
+    """A pair that was read; `first` is the `seq` of its first line, `held` its events where memory holds them."""
+
     pair: Pair
     table: DayTable
     start: int
     hashes: dict[str, str]
+    first: int = 0
+    held: pl.DataFrame | None = None
+
+    def numbered(self, first: int, levels: int | None, room: int) -> _Day:
+        """With `first`, and with its events if they are in memory and take no more than `room` bytes."""
+        if self.table.whole is None:
+            return replace(self, first=first)
+        made = self.table.events(self.pair.entity, self.start, first, levels or self.table.levels)
+        held = made.collect(engine="in-memory")
+        kept = held if held.estimated_size() <= room else None
+        return replace(self, first=first, held=kept, table=replace(self.table, whole=None))
+
+    def events(self, depth: int) -> pl.LazyFrame:
+        """The day as book events with so many levels."""
+        if self.held is None:
+            return self.table.events(self.pair.entity, self.start, self.first, depth)
+        deeper = [name for level in range(depth + 1, self.table.levels + 1) for name in level_columns(level)]
+        return self.held.lazy().select(pl.exclude(deeper))
 
 
 def scan_lobster(
@@ -46,8 +69,9 @@ def scan_lobster(
 ) -> Source:
     """LOBSTER files as book events (schema `BookEvents`, and `halted`), checked now and computed when asked for.
 
-    Every row of every file is looked at once, a day at a time, before this returns; the frame reads the files again
-    when it is collected. `available_time` is `event_time`: the files carry the exchange's clock alone.
+    Every row of every file is looked at once, a day at a time, before this returns. Where numba is there and the files
+    are many, they are parsed by compiled code, and days stay in memory up to 512 MiB; others are read again when the
+    frame is collected. `available_time` is `event_time`: the files carry the exchange's clock alone.
 
     Args:
         path: a folder, searched with its subfolders, or one message file (.csv or .csv.gz) beside its partner.
@@ -77,13 +101,20 @@ def scan_lobster(
     if unusable and on_bad == "refuse":
         raise unusable[0]
     days: list[_Day] = []
+    size = sum(file.stat().st_size for pair in pairs for file in (pair.message, pair.book))
+    compiled = size >= _COMPILED_FROM and importlib.util.find_spec("numba") is not None
+    room, lines = 2 * KEPT, Counter[str]()
     for pair in pairs:
         try:
-            days.append(_read(pair, levels, rounded_times, quarantine=on_bad == "quarantine"))
+            day_read = _read(pair, levels, rounded_times, quarantine=on_bad == "quarantine", compiled=compiled)
         except Unusable as error:
             if on_bad == "refuse":
                 raise
             unusable.append(error)
+            continue
+        days.append(day_read.numbered(lines[pair.entity], levels, room))
+        lines[pair.entity] += day_read.table.lines
+        room -= 0 if days[-1].held is None else int(days[-1].held.estimated_size())
     if not days:
         raise ValueError(f"{path}: every file was set aside; the first because {unusable[0]}")
     left_out = _left_out(days, unusable)
@@ -91,18 +122,18 @@ def scan_lobster(
         write_set_aside(left_out, Path(set_aside))
     depth = levels or min(found.table.levels for found in days)
     return Source(
-        frame=_join(days, depth),
+        frame=pl.concat([found.events(depth) for found in days]),
         instruments=tuple(Instrument(name, PRICE_EXPONENT, tick) for name in sorted({d.pair.entity for d in days})),
         report=_report(days, unusable, left_out, depth, passed_over),
     )
 
 
-def _read(pair: Pair, levels: int | None, rounded_times: bool, quarantine: bool) -> _Day:
+def _read(pair: Pair, levels: int | None, rounded_times: bool, quarantine: bool, compiled: bool) -> _Day:
     try:
         start = midnight(pair.date, EXCHANGE_ZONE)
     except ValueError as error:
         raise Unusable("ambiguous times", f"{pair.message.name}: {error}", pair.message, pair.book) from error
-    table = read_day(pair, rounded_times=rounded_times, quarantine=quarantine)
+    table = read_day(pair, rounded_times=rounded_times, quarantine=quarantine, compiled=compiled)
     if levels is not None and levels > table.levels:
         raise Unusable(
             "too few levels",
@@ -111,16 +142,6 @@ def _read(pair: Pair, levels: int | None, rounded_times: bool, quarantine: bool)
             pair.book,
         )
     return _Day(pair, table, start, {file.name: file_sha256(file) for file in (pair.message, pair.book)})
-
-
-def _join(days: list[_Day], depth: int) -> pl.LazyFrame:
-    parts: list[pl.LazyFrame] = []
-    first_seq: Counter[str] = Counter()
-    for day in days:
-        name = day.pair.entity
-        parts.append(day.table.events(name, day.start, first_seq[name], depth))
-        first_seq[name] += day.table.lines
-    return pl.concat(parts)
 
 
 def _left_out(days: list[_Day], unusable: list[Unusable]) -> pl.DataFrame:

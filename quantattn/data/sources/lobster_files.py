@@ -12,8 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
+from quantattn.data.schema import level_columns
+
 BROKEN_STREAM = (OSError, EOFError, zlib.error)
 """What reading a file raises when its gzip stream is cut off or damaged."""
+
+MESSAGE_COLUMNS = ("time", "kind", "order_id", "size", "price", "side")
 
 _SUFFIX = re.compile(r"\.csv(\.gz)?$", re.IGNORECASE)
 _ROLE = re.compile(r"(?P<message>messages?)|(?P<book>order[ _-]?books?)", re.IGNORECASE)
@@ -51,6 +55,21 @@ class Pair:
     entity: str
     date: dt.date
     end: int | None = None
+
+
+@dataclass(frozen=True)
+class File:
+    """A file with the columns that it has.
+
+    Attributes:
+        path: where it is.
+        columns: their names; those of a message file are `MESSAGE_COLUMNS`.
+        header: lines before the first row.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    header: int
 
 
 def find_pairs(path: Path, entity: str | None, date: dt.date | None) -> tuple[list[Pair], list[Unusable], list[str]]:
@@ -111,6 +130,46 @@ def read_lines(path: Path, strict: bool = False) -> Iterator[str]:
                     raise
                 return
             yield line.decode("utf-8-sig", "strict" if strict else "replace")
+
+
+def open_file(path: Path, columns: tuple[str, ...] | None) -> File:
+    """Look at the first line: is it a header, which no number stands in, and how many columns are there."""
+    try:
+        first = next(read_lines(path, strict=True), "")
+    except (*BROKEN_STREAM, UnicodeDecodeError) as error:
+        raise broken_file((path,), error) from error
+    if not first.strip():
+        raise Unusable(
+            "empty file", f"{path.name} is empty or begins with an empty line; expected rows of numbers", path
+        )
+    fields = first.strip().split(",")
+    header = int(not any(field.strip().lstrip("+-")[:1].isdigit() for field in fields))
+    if columns is None:
+        if len(fields) % 4:
+            raise Unusable(
+                "wrong number of columns",
+                f"{path.name}, line 1 has {len(fields)} columns; expected 4 a level: ask and bid, price and size",
+                path,
+            )
+        columns = tuple(name for level in range(1, len(fields) // 4 + 1) for name in level_columns(level))
+    return File(path, columns, header)
+
+
+def broken_file(files: tuple[Path, ...], error: Exception) -> Unusable:
+    """Find which of the files cannot be read to its end, and where."""
+    for path in files:
+        line = 1
+        try:
+            for _ in read_lines(path, strict=True):
+                line += 1
+        except UnicodeDecodeError as found:
+            byte = found.object[found.start]
+            sentence = f"{path.name}, line {line}: found byte 0x{byte:02x}, expected digits and commas"
+            return Unusable("unreadable", sentence, path)
+        except BROKEN_STREAM as found:
+            return Unusable("unreadable", f"{path.name} breaks off in line {line}: {found}", path)
+    names = " or ".join(path.name for path in files)
+    return Unusable("unreadable", f"{names} cannot be read: {' '.join(str(error).split())}", *files)
 
 
 def _sort_out(path: Path) -> tuple[dict[str, dict[tuple[str, str], Path]], list[str]]:

@@ -1,25 +1,25 @@
 """The rows of one LOBSTER day: read as text and integers, every rule checked, the first broken one named.
 
-A clean pair is read by the CSV scanner with integer columns. Only when that finds something wrong are the files read
-line by line, which is slower and can say which line, which column and which rule.
+A clean pair is read as columns of integers: by a compiled parser of plain digits where the files are many, so that
+compiling pays, and otherwise by the CSV scanner. Only when that finds something wrong are the files read line by line,
+which is slower and can say which line, which column and which rule.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
 from quantattn.data.schema import CROSS, EXECUTE_HIDDEN, HALT, NEW, level_columns
-from quantattn.data.sources.lobster_files import BROKEN_STREAM, Pair, Unusable, read_lines
+from quantattn.data.sources.lobster_files import MESSAGE_COLUMNS, File, Pair, Unusable, broken_file, open_file
 from quantattn.data.sources.lobster_notes import facts, notes_on
+from quantattn.data.sources.lobster_whole import read_whole
 
 EMPTY_LEVEL = 9_999_999_999
 """What LOBSTER writes as the price of a level that holds no order; negative on the bid side."""
 
-MESSAGE_COLUMNS = ("time", "kind", "order_id", "size", "price", "side")
 _DAY = 86_400 * 10**9
 _UNSIGNED = (EXECUTE_HIDDEN, CROSS, HALT)
 _PLAIN_SECONDS = r"^\d{1,5}(\.\d{1,9})?$"
@@ -35,18 +35,13 @@ _EXPECTED = {
 
 
 @dataclass(frozen=True)
-class _File:
-    path: Path
-    columns: tuple[str, ...]
-    header: int
-
-
-@dataclass(frozen=True)
 class DayTable:
     """One day's pair, checked.
 
     Attributes:
-        frame: messages beside books, columns as in the files with `line` (from 0) and `ns` after midnight.
+        frame: messages beside books, columns as in the files with `line` (from 0) and `ns` after midnight; reads the
+            files again when it is computed.
+        whole: the same in memory, without the text of the times, or None.
         rows: rows of `frame`.
         lines: data lines of the files, with those that were set aside.
         levels: levels of the book.
@@ -62,12 +57,14 @@ class DayTable:
     last: int
     bad: pl.DataFrame
     notes: tuple[str, ...]
+    whole: pl.DataFrame | None = None
 
     def events(self, entity: str, start: int, first_seq: int, depth: int) -> pl.LazyFrame:
         """The day as book events; `start` is midnight at the exchange in ns UTC, `first_seq` the number of line 0."""
         kind, price = pl.col("kind"), pl.col("price")
         books = [name for level in range(1, depth + 1) for name in level_columns(level)]
-        return self.frame.select(
+        rows = self.frame if self.whole is None else self.whole.lazy()
+        return rows.select(
             pl.lit(entity).alias("entity"),
             (pl.col("ns") + start).alias("event_time"),
             (pl.col("ns") + start).alias("available_time"),
@@ -83,36 +80,39 @@ class DayTable:
         )
 
 
-def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool) -> DayTable:
-    """Check both files of a day.
+def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool, compiled: bool = False) -> DayTable:
+    """Check both files of a day; `compiled` says whether compiling the parser pays.
 
     Raises:
         Unusable: the pair cannot be used as a whole, or, unless `quarantine`, the first line that breaks a rule.
     """
-    message, book = _open(pair.message, MESSAGE_COLUMNS), _open(pair.book, None)
+    message, book = open_file(pair.message, MESSAGE_COLUMNS), open_file(pair.book, None)
     levels = len(book.columns) // 4
-    books = _scan_typed(book).rename({"line": "book_line", "reason": "book_reason"})
+    books = _scan_typed(book).rename({"line": "book_line"})
     frame = pl.concat([_scan_typed(message), books], how="horizontal")
+    whole = read_whole(message, book) if compiled else None
+    rules = [*_rules(message, pl.lit(len(message.columns))).values(), *_rules(book, pl.lit(len(book.columns))).values()]
+    if whole is None:
+        rules.append(pl.any_horizontal(pl.col("line", "book_line").is_null()))
     try:
-        bad = pl.coalesce("reason", "book_reason").is_not_null() | pl.any_horizontal(
-            pl.col("line", "book_line").is_null()
-        )
-        found = frame.select(*facts(levels), bad.any().alias("bad")).collect().row(0, named=True)
+        looked = frame if whole is None else whole.lazy()
+        bad = pl.any_horizontal(rules).any().alias("bad")
+        found = looked.select(*facts(levels), bad).collect().row(0, named=True)
     except (pl.exceptions.ComputeError, pl.exceptions.SchemaError, pl.exceptions.ShapeError):
         return _read_by_line(pair, message, book, rounded_times, quarantine)
     except OSError as error:
-        raise _broken_file((pair.message, pair.book), error) from error
+        raise broken_file((pair.message, pair.book), error) from error
     if found["bad"]:
         return _read_by_line(pair, message, book, rounded_times, quarantine)
     notes = notes_on(pair, message.header, found, rounded_times)
-    return DayTable(frame, found["rows"], found["rows"], levels, found["last"], pl.DataFrame(), notes)
+    return DayTable(frame, found["rows"], found["rows"], levels, found["last"], pl.DataFrame(), notes, whole)
 
 
-def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, quarantine: bool) -> DayTable:
+def _read_by_line(pair: Pair, message: File, book: File, rounded_times: bool, quarantine: bool) -> DayTable:
     try:
         messages, books = _scan_lines(message).collect(), _scan_lines(book).collect()
     except (pl.exceptions.ComputeError, OSError) as error:
-        raise _broken_file((pair.message, pair.book), error) from error
+        raise broken_file((pair.message, pair.book), error) from error
     if not quarantine:
         for file, rows in ((message, messages), (book, books)):
             bad = rows.filter(pl.col("reason").is_not_null())
@@ -144,30 +144,7 @@ def _read_by_line(pair: Pair, message: _File, book: _File, rounded_times: bool, 
     return DayTable(frame, good.height, both.height, levels, found["last"], bad, notes)
 
 
-def _open(path: Path, columns: tuple[str, ...] | None) -> _File:
-    """Look at the first line: is it a header, which no number stands in, and how many columns are there."""
-    try:
-        first = next(read_lines(path, strict=True), "")
-    except (*BROKEN_STREAM, UnicodeDecodeError) as error:
-        raise _broken_file((path,), error) from error
-    if not first.strip():
-        raise Unusable(
-            "empty file", f"{path.name} is empty or begins with an empty line; expected rows of numbers", path
-        )
-    fields = first.strip().split(",")
-    header = int(not any(field.strip().lstrip("+-")[:1].isdigit() for field in fields))
-    if columns is None:
-        if len(fields) % 4:
-            raise Unusable(
-                "wrong number of columns",
-                f"{path.name}, line 1 has {len(fields)} columns; expected 4 a level: ask and bid, price and size",
-                path,
-            )
-        columns = tuple(name for level in range(1, len(fields) // 4 + 1) for name in level_columns(level))
-    return _File(path, columns, header)
-
-
-def _scan_typed(file: _File) -> pl.LazyFrame:
+def _scan_typed(file: File) -> pl.LazyFrame:
     rows = pl.scan_csv(
         file.path,
         glob=False,
@@ -177,32 +154,44 @@ def _scan_typed(file: _File) -> pl.LazyFrame:
         row_index_name="line",
         schema={name: pl.String if name == "time" else pl.Int64 for name in file.columns},
     )
-    return _checked(rows, file, pl.lit(len(file.columns)))
+    return _with_times(rows, file)
 
 
-def _scan_lines(file: _File) -> pl.LazyFrame:
+def _scan_lines(file: File) -> pl.LazyFrame:
     # Spaces before an integer are passed over and others are not, as the CSV scanner has it.
     text = pl.col("text").str.strip_suffix("\r").str.strip_prefix("\ufeff")
     parts = text.str.split(",")
     rows = pl.scan_lines(file.path, name="text", row_index_name="line", glob=False).slice(file.header)
     fields = {name: parts.list.get(i, null_on_oob=True).alias(name) for i, name in enumerate(file.columns)}
-    return _checked(
-        rows.select(
-            pl.col("line") - file.header,
-            text,
-            parts.list.len().alias("fields"),
-            *(
-                field if name == "time" else field.str.strip_chars_start(" ").cast(pl.Int64, strict=False)
-                for name, field in fields.items()
-            ),
+    made = rows.select(
+        pl.col("line") - file.header,
+        text,
+        parts.list.len().alias("fields"),
+        *(
+            field if name == "time" else field.str.strip_chars_start(" ").cast(pl.Int64, strict=False)
+            for name, field in fields.items()
         ),
-        file,
-        pl.col("fields"),
+    )
+    broken = _rules(file, pl.col("fields")).items()
+    reason = pl.coalesce(pl.when(rule).then(pl.lit(name)) for name, rule in broken)
+    return _with_times(made, file).with_columns(reason.alias("reason"))
+
+
+def _with_times(rows: pl.LazyFrame, file: File) -> pl.LazyFrame:
+    """Messages with `ns` and the `decimals` of the time; books as they are."""
+    if file.columns != MESSAGE_COLUMNS:
+        return rows
+    text = pl.col("time")
+    point = text.str.find(".", literal=True)
+    return rows.with_columns(
+        # A decimal of scale 9 is an integer number of nanoseconds: no float, and no digit is lost.
+        ns=pl.when(text.str.contains(_PLAIN_SECONDS)).then(text).cast(pl.Decimal(20, 9)).to_physical().cast(pl.Int64),
+        decimals=(text.str.len_bytes() - point - 1).fill_null(0),
     )
 
 
-def _checked(rows: pl.LazyFrame, file: _File, fields: pl.Expr) -> pl.LazyFrame:
-    """Add `reason`, null where the row obeys every rule; for messages also `ns` and the `decimals` of the time."""
+def _rules(file: File, fields: pl.Expr) -> dict[str, pl.Expr]:
+    """What may be wrong with a row → whether it is."""
     whole = [name for name in file.columns if name != "time"]
     ns, kind, price, side = (pl.col(name) for name in ("ns", "kind", "price", "side"))
     rules = {
@@ -213,7 +202,7 @@ def _checked(rows: pl.LazyFrame, file: _File, fields: pl.Expr) -> pl.LazyFrame:
         prices, sizes = [n for n in whole if "_price_" in n], [n for n in whole if "_size_" in n]
         rules["impossible price"] = pl.any_horizontal((pl.col(prices) <= 0) & (pl.col(prices) != -EMPTY_LEVEL))
         rules["impossible size"] = pl.any_horizontal(pl.col(sizes) < 0)
-        return rows.with_columns(_first_broken(rules))
+        return rules
     rules["not a time"] = ns.is_null() | (ns >= _DAY)
     rules["unknown type"] = ~kind.is_between(NEW, HALT)
     rules["impossible direction"] = ~side.is_in([-1, 1]) & ~((side == 0) & kind.is_in(_UNSIGNED))
@@ -222,17 +211,7 @@ def _checked(rows: pl.LazyFrame, file: _File, fields: pl.Expr) -> pl.LazyFrame:
     # The time of a row that is wrong in another way does not count as the latest.
     sound = ~pl.any_horizontal(*rules.values())
     rules["time runs backwards"] = ns < pl.when(sound).then(ns).cum_max()
-    text = pl.col("time")
-    point = text.str.find(".", literal=True)
-    return rows.with_columns(
-        # A decimal of scale 9 is an integer number of nanoseconds: no float, and no digit is lost.
-        ns=pl.when(text.str.contains(_PLAIN_SECONDS)).then(text).cast(pl.Decimal(20, 9)).to_physical().cast(pl.Int64),
-        decimals=(text.str.len_bytes() - point - 1).fill_null(0),
-    ).with_columns(_first_broken(rules))
-
-
-def _first_broken(rules: dict[str, pl.Expr]) -> pl.Expr:
-    return pl.coalesce(pl.when(broken).then(pl.lit(name)) for name, broken in rules.items()).alias("reason")
+    return rules
 
 
 def _without_sentinel(name: str) -> pl.Expr:
@@ -251,7 +230,7 @@ def _same_length(pair: Pair, messages: int, books: int) -> None:
         )
 
 
-def _sentence(file: _File, row: dict[str, object], rows: int) -> str:
+def _sentence(file: File, row: dict[str, object], rows: int) -> str:
     """What is wrong with a line, in one sentence."""
     text, reason = str(row["text"]), str(row["reason"])
     line = int(str(row["line"])) + 1 + file.header
@@ -267,7 +246,7 @@ def _sentence(file: _File, row: dict[str, object], rows: int) -> str:
     return f"{where}: found {culprit}{hint}, expected {_EXPECTED[reason]}"
 
 
-def _culprit(file: _File, row: dict[str, object], fields: list[str], reason: str) -> str:
+def _culprit(file: File, row: dict[str, object], fields: list[str], reason: str) -> str:
     if reason == "not an integer":
         name = next(name for name in file.columns if name != "time" and row[name] is None)
         return f"{_short(fields[file.columns.index(name)])} as {name}"
@@ -289,20 +268,3 @@ def _culprit(file: _File, row: dict[str, object], fields: list[str], reason: str
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}…")
-
-
-def _broken_file(files: tuple[Path, ...], error: Exception) -> Unusable:
-    """Find which of the files cannot be read to its end, and where."""
-    for path in files:
-        line = 1
-        try:
-            for _ in read_lines(path, strict=True):
-                line += 1
-        except UnicodeDecodeError as found:
-            byte = found.object[found.start]
-            sentence = f"{path.name}, line {line}: found byte 0x{byte:02x}, expected digits and commas"
-            return Unusable("unreadable", sentence, path)
-        except BROKEN_STREAM as found:
-            return Unusable("unreadable", f"{path.name} breaks off in line {line}: {found}", path)
-    names = " or ".join(path.name for path in files)
-    return Unusable("unreadable", f"{names} cannot be read: {' '.join(str(error).split())}", *files)

@@ -1,0 +1,124 @@
+"""Days parsed by compiled code are the days that the CSV scanner reads, and what is not plain is left to it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lobster_pairs import BOOKS, MESSAGES, NAME, write_pair
+
+from quantattn.data.sources import lobster, scan_lobster
+from quantattn.data.sources.lobster_files import MESSAGE_COLUMNS, open_file
+from quantattn.data.sources.lobster_whole import read_whole
+
+pytest.importorskip("numba", reason="numba is not here (pip install 'quantattn[book]')")
+
+ROWS = [*MESSAGES, "34201.5,7,0,0,-1,-1", "34201.50,7,0,0,0,-1", "34202.000000001,1,5,10,2238200,1"]
+LEVELS = BOOKS + [BOOKS[0]] * 2 + ["2239500,100,2238200,10"]
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(lobster, "_COMPILED_FROM", 0)
+    return monkeypatch
+
+
+def outcome(folder: Path) -> object:
+    """The table and the report, or the sentence."""
+    try:
+        source = scan_lobster(folder)
+    except ValueError as error:
+        return str(error)
+    frame = source.frame.collect()
+    return frame.schema, frame.rows(), source.report
+
+
+def whole(folder: Path, name: str = NAME) -> pl.DataFrame | None:
+    message, book = folder / name.format("message"), folder / name.format("orderbook")
+    return read_whole(open_file(message, MESSAGE_COLUMNS), open_file(book, None))
+
+
+@pytest.mark.parametrize("dress", ["plain", "crlf", "header", "no end", "gzip"])
+def test_every_dress_is_parsed_and_gives_the_same_table(tmp_path: Path, dress: str, always: pytest.MonkeyPatch) -> None:
+    head = (["Time,Type,OrderId,Size,Price,Direction"], ["Ask,AskSize,Bid,BidSize"]) if dress == "header" else ([], [])
+    folder = write_pair(tmp_path, head[0] + ROWS, head[1] + LEVELS, end="\r\n" if dress == "crlf" else "\n")
+    for file in [*folder.iterdir()]:
+        if dress == "no end":
+            file.write_bytes(file.read_bytes()[:-1])
+        if dress == "gzip":
+            file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+            file.unlink()
+    made = whole(folder, f"{NAME}.gz" if dress == "gzip" else NAME)
+    assert made is not None
+    assert made["ns"][-3:].to_list() == [34_201_500_000_000, 34_201_500_000_000, 34_202_000_000_001]
+    assert made["decimals"][-3:].to_list() == [1, 2, 9]
+    fast = outcome(folder)
+    always.setattr(lobster, "KEPT", 0)  # nothing is held, so that the scanner reads the files again
+    assert outcome(folder) == fast
+    always.undo()
+    assert outcome(folder) == fast
+
+
+PIECES = [
+    "",
+    "0",
+    "9",
+    "-",
+    "+",
+    " ",
+    ".",
+    ",",
+    "\r",
+    "\n",
+    "e",
+    '"',
+    "\u00e9",
+    "1e3",
+    "34200.1234567890",
+    "99999999999999999999",
+]
+
+
+@given(
+    row=st.integers(0, len(ROWS) - 1),
+    book=st.booleans(),
+    at=st.integers(0, 40),
+    cut=st.integers(0, 6),
+    piece=st.sampled_from(PIECES),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_lines_have_the_same_outcome(
+    tmp_path: Path, row: int, book: bool, at: int, cut: int, piece: str
+) -> None:
+    lines = [[*ROWS], [*LEVELS]]
+    own = lines[book]
+    own[row] = own[row][:at] + piece + own[row][at + cut :]
+    folder = write_pair(tmp_path, *lines)
+    plain = outcome(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lobster, "_COMPILED_FROM", 0)
+        assert outcome(folder) == plain
+
+
+@pytest.mark.parametrize(
+    "line", ["34201.0000000001,1,5,10,2,1", "034201,1,5,10,2,1", "34201.,1,5,10,2,1", ".5,1,5,10,2,1", "+1,1,5,10,2,1"]
+)
+def test_what_is_not_plain_is_not_parsed(tmp_path: Path, line: str) -> None:
+    assert whole(write_pair(tmp_path, [*ROWS, line], [*LEVELS, LEVELS[0]])) is None
+    assert whole(write_pair(tmp_path, [*ROWS, "34203,1,5,10,2,1"], [*LEVELS, LEVELS[0]])) is not None
+    assert whole(write_pair(tmp_path, [*ROWS, "34203,1,5,10,2,1"], LEVELS)) is None
+
+
+def test_days_are_numbered_and_joined_as_when_they_are_read_again(tmp_path: Path, always: pytest.MonkeyPatch) -> None:
+    for day in (21, 22, 25):
+        deep = [f"{line},9999999999,0,-9999999999,0" if day == 22 else line for line in LEVELS]
+        write_pair(tmp_path, ROWS, deep, NAME.replace("06-21", f"06-{day}"))
+    fast = outcome(tmp_path)
+    always.setattr(lobster, "KEPT", 500)  # some days are held
+    assert outcome(tmp_path) == fast
+    always.undo()
+    assert outcome(tmp_path) == fast
