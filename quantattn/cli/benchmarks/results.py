@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,9 @@ def write_rows(
     return path
 
 
+@cache
 def _commit() -> str:
-    """Short hash of the checkout, with + when it has changes; "unknown" outside a checkout."""
+    """Once a run: short hash of the checkout, with + when it has changes; "unknown" outside a checkout."""
     root = Path(__file__).resolve().parents[3]
     asked = ["git", "-C", str(root), "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
