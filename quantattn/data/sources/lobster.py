@@ -18,7 +18,7 @@ from quantattn.data.market.sessions import midnight
 from quantattn.data.schema import Instrument, level_columns
 from quantattn.data.sources.lobster_files import Pair, Unusable, count_lines, find_pairs
 from quantattn.data.sources.lobster_rows import DayTable, read_day
-from quantattn.data.sources.runs import KEPT
+from quantattn.data.sources.runs import TABLE
 from quantattn.data.sources.source import Source, SourceReport, file_sha256, write_set_aside
 
 EXCHANGE_ZONE = "America/New_York"
@@ -103,7 +103,7 @@ def scan_lobster(
     days: list[_Day] = []
     size = sum(file.stat().st_size for pair in pairs for file in (pair.message, pair.book))
     compiled = size >= _COMPILED_FROM and importlib.util.find_spec("numba") is not None
-    room, lines = 2 * KEPT, Counter[str]()
+    room, lines = TABLE, Counter[str]()
     for pair in pairs:
         try:
             day_read = _read(pair, levels, rounded_times, quarantine=on_bad == "quarantine", compiled=compiled)

@@ -20,8 +20,10 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
-KEPT = 1 << 28
-"""Bytes of rows that are held in memory before they are set down; of a finished table, twice as many."""
+KEPT = 1 << 27
+"""Bytes of rows that are held in memory before they are set down."""
+TABLE = 1 << 29
+"""Bytes of a finished table that is held in memory."""
 ROWS = 1 << 18
 """Rows of a batch."""
 
@@ -166,7 +168,7 @@ class Runs:
             return
         rank = np.zeros(len(self._names), np.int64)
         rank[self._order()] = np.arange(len(rank))
-        rows = _together(self._held)
+        rows = pl.concat(self._held)  # not made one piece: that would be a copy more
         self._held, self._bytes = [], 0
         rows = _sorted(rows, rank)
         if not rows.height:
@@ -211,18 +213,18 @@ class Tables(Mapping[str, pl.DataFrame]):
 def lazy_table(make: Callable[[], Iterator[pl.DataFrame]], look: Callable[[pl.DataFrame], None]) -> pl.LazyFrame:
     """The table that `make` gives in batches, of which there is at least one; `look` sees each of them now.
 
-    Up to 2 · `KEPT` bytes of it are held in memory; a larger table is made again whenever it is computed.
+    Up to `TABLE` bytes of it are held in memory; a larger one is made again whenever it is computed.
     """
     kept: list[pl.DataFrame] = []
     schema, size = pl.Schema(), 0
     for made in make():
         look(made)
         schema, size = made.schema, size + int(made.estimated_size())
-        if size <= 2 * KEPT:
+        if size <= TABLE:
             kept.append(made)
         else:
             kept.clear()
-    if size <= 2 * KEPT:
+    if size <= TABLE:
         return pl.concat(kept).lazy()
 
     def again(columns: list[str] | None, where: pl.Expr | None, rows: int | None, _: int | None) -> Iterator[Any]:

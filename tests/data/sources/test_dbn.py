@@ -160,6 +160,7 @@ def test_files_that_memory_does_not_hold_give_the_same(tmp_path: Path, monkeypat
         whole = scan_dbn(path, levels)
         for kept, size, piece in ((3_000, 37, 500), (9_000, 1_000, 5_000)):
             monkeypatch.setattr(runs, "KEPT", kept)
+            monkeypatch.setattr(runs, "TABLE", kept)
             monkeypatch.setattr(runs, "ROWS", size)
             monkeypatch.setattr(dbn_format, "_PIECE", piece)
             scratch = tmp_path / f"{levels} {kept}"

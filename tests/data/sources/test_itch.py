@@ -118,6 +118,7 @@ def test_sessions_that_memory_does_not_hold_give_the_same(tmp_path: Path, monkey
     monkeypatch.setattr(itch_rows, "read_pieces", partial(read_pieces, piece=500))
     for kept, rows in ((3_000, 37), (20_000, 1_000)):
         monkeypatch.setattr(runs, "KEPT", kept)
+        monkeypatch.setattr(runs, "TABLE", kept)
         monkeypatch.setattr(runs, "ROWS", rows)
         scratch = tmp_path / f"scratch {kept}"
         scratch.mkdir()

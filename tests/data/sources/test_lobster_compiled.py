@@ -57,7 +57,7 @@ def test_every_dress_is_parsed_and_gives_the_same_table(tmp_path: Path, dress: s
     assert made["ns"][-3:].to_list() == [34_201_500_000_000, 34_201_500_000_000, 34_202_000_000_001]
     assert made["decimals"][-3:].to_list() == [1, 2, 9]
     fast = outcome(folder)
-    always.setattr(lobster, "KEPT", 0)  # nothing is held, so that the scanner reads the files again
+    always.setattr(lobster, "TABLE", 0)  # nothing is held, so that the scanner reads the files again
     assert outcome(folder) == fast
     always.undo()
     assert outcome(folder) == fast
@@ -118,7 +118,7 @@ def test_days_are_numbered_and_joined_as_when_they_are_read_again(tmp_path: Path
         deep = [f"{line},9999999999,0,-9999999999,0" if day == 22 else line for line in LEVELS]
         write_pair(tmp_path, ROWS, deep, NAME.replace("06-21", f"06-{day}"))
     fast = outcome(tmp_path)
-    always.setattr(lobster, "KEPT", 500)  # some days are held
+    always.setattr(lobster, "TABLE", 250)  # some days are held
     assert outcome(tmp_path) == fast
     always.undo()
     assert outcome(tmp_path) == fast

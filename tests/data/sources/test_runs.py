@@ -90,9 +90,9 @@ def test_tables_are_what_was_added(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_a_large_table_is_made_again_whenever_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     batches, seen = [pl.DataFrame({"x": [i, -i], "y": ["a", "b"]}) for i in range(20)], list[int]()
     whole = pl.concat(batches)
-    for kept, times in ((10**6, 1), (40, 4)):
+    for most, times in ((10**6, 1), (80, 4)):
         made = list[int]()
-        monkeypatch.setattr(runs, "KEPT", kept)
+        monkeypatch.setattr(runs, "TABLE", most)
 
         def make() -> list[pl.DataFrame]:
             made.append(1)  # noqa: B023
