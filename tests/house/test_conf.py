@@ -26,9 +26,11 @@ EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 NEEDS = {
     ("data", "berka"): "berka",
     ("data", "sberbank"): "sberbank",
+    ("data", "synthetic_filings"): "planted_filings",
     ("data", "table"): "sberbank",
     ("labels", "berka"): "berka",
     ("labels", "outcome"): "sberbank",
+    ("labels", "planted"): "planted_filings",
     ("labels", "sberbank"): "sberbank",
     ("splits", "stratified"): "sberbank",
     ("labels", "volatility"): "filings",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -14,6 +14,7 @@ import polars as pl
 
 from quantattn.data.filings.item_table import item_names, select_items
 from quantattn.data.filings.labels import closes_without_session, label_filings, require_returns
+from quantattn.data.filings.planted import CLASSES, PlantedFilings, baseline_inputs, law_in_sight
 from quantattn.data.filings.prices import Prices, match_tickers
 from quantattn.data.filings.tokenizer import BEGIN, END, FilingTokenizer, require_vocabulary_size
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
@@ -21,7 +22,7 @@ from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol import Audit, Fitted, Intervals, Split, SplitPlan, WalkForward, audit, choose
 from quantattn.data.sources.source import Source
 
-Objective = Literal["masked", "volatility", "return"]
+Objective = Literal["masked", "volatility", "return", "planted"]
 OnLong = Literal["error", "window", "keep"]
 
 _TARGETS: Mapping[str, tuple[str, str]] = {
@@ -34,7 +35,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 def prepare_filings(
-    source: Source,
+    source: Source | PlantedFilings,
     *,
     objective: Objective = "volatility",
     prices: Prices | None = None,
@@ -55,10 +56,11 @@ def prepare_filings(
     are fitted on the training filings alone.
 
     Args:
-        source: what `scan_filings` returns.
+        source: what `scan_filings` returns, or made filings.
         objective: "volatility" or "return": filings that have it and a history feature; it is the target of that
-            name. "masked": every filing, no target.
-        prices: daily closes; needed unless the objective is "masked".
+            name. "masked": every filing, no target. "planted": the direction that made filings hide, two classes, as
+            target `label`, with the best possible figures.
+        prices: daily closes; needed for "volatility" and "return".
         tickers: CIK → ticker or tickers; needed with prices.
         horizon: sessions that the label looks at.
         history: sessions that the history feature looks back; `horizon` when not given.
@@ -73,7 +75,8 @@ def prepare_filings(
     Returns:
         Sequences of the three parts. With a target, `baselines[part]` has `last_value` (Q,): the same quantity before
         the filing, v(−h) for volatility; `recalibrated` (Q,): a + b · last_value, least squares on the training
-        filings; and `mean` (Q,): the mean target of the training filings.
+        filings; and `mean` (Q,): the mean target of the training filings. Made filings have what `baseline_inputs`
+        gives.
 
     Raises:
         ValueError: missing prices, a split whose parts are not in order of time, no labelled filing, a part without
@@ -82,6 +85,7 @@ def prepare_filings(
     """
     check_filings(objective, prices, tickers, horizon, history, vocabulary_size, on_long, items)
     cut = split or WalkForward()
+    planted, source = (source, source.source()) if isinstance(source, PlantedFilings) else (None, source)
     if not cut.in_order:
         raise ValueError("filings need a split whose parts follow one another in time, such as walk_forward or by_day")
     filings = source.frame.collect()
@@ -103,6 +107,8 @@ def prepare_filings(
         counts |= {f"{name} filings": rows.height, f"{name} tokens": len(parts[name].sequences.table)}
     dropped |= {why: len(rows) for why, rows in chosen.left_out.items()}
     counts |= {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()}
+    law = planted if objective == "planted" else None
+    in_sight = None if law is None else law.bayes_of(map(tokenizer.decode, parts["test"].documents()))
     return Prepared(
         train=parts["train"].sequences,
         valid=parts["valid"].sequences,
@@ -110,7 +116,7 @@ def prepare_filings(
         codes=tokenizer.codes,
         values=tokenizer.values,
         vocabulary_json=tokenizer.to_json(),
-        classes=(),
+        classes=CLASSES if objective == "planted" else (),
         audit=proof,
         counts=counts,
         hashes=_hashes(source, tokenizer),
@@ -118,7 +124,9 @@ def prepare_filings(
         as_of={name: part.rows["available_time"].to_numpy() for name, part in parts.items()},
         entity={name: part.rows["entity"].to_numpy() for name, part in parts.items()},
         dropped=dropped,
-        notes=source.report.notes,
+        notes=(*source.report.notes, *(() if in_sight is None else (law_in_sight(in_sight),))),
+        bayes=None if law is None else law.bayes(),
+        bayes_in_context=in_sight,
     )
 
 
@@ -144,7 +152,7 @@ def check_filings(
     require_vocabulary_size(vocabulary_size)
     if items is not None:
         item_names(items)
-    if objective == "masked":
+    if objective in ("masked", "planted"):
         return
     if prices is None or tickers is None:
         raise ValueError(f"objective {objective!r} needs prices and tickers; only 'masked' does without")
@@ -161,6 +169,10 @@ def _with_labels(
 ) -> tuple[pl.DataFrame, dict[str, int], dict[str, int]]:
     """Filings that can be learned from, with `label_start`, `label_end`; counts of rows; reasons of those left out."""
     counts = {"filings": filings.height}
+    if objective == "planted":
+        if "label" not in filings.columns:
+            raise ValueError("objective 'planted' is of made filings (data=synthetic_filings); these have no label")
+        return filings, counts, {}
     if objective == "masked":
         # Nothing is looked at beyond the filing itself, so its interval is the moment at which it became public.
         return filings.with_columns(label_start="available_time", label_end="available_time"), counts, {}
@@ -223,7 +235,7 @@ class _Line:
 
     @staticmethod
     def fit(training: pl.DataFrame, objective: Objective) -> _Line | None:
-        if objective == "masked":
+        if objective not in _TARGETS:
             return None
         target, history = _TARGETS[objective]
         x, y = training[history].to_numpy(), training[target].to_numpy()
@@ -261,10 +273,14 @@ class _Part:
         targets: dict[str, npt.NDArray[np.generic]] = {}
         if named is not None:
             targets[objective] = repeated[named[0]].to_numpy().astype(np.float32)
+        elif objective == "planted":
+            targets["label"] = repeated["label"].to_numpy()
         decisions = Decisions(offsets[1:] - 1, targets)
         return _Part(SequenceSet(table, decisions, max_seq_len, "document"), repeated)
 
     def baselines(self, line: _Line | None) -> dict[str, npt.NDArray[np.generic]]:
+        if "label" in self.sequences.decisions.targets:
+            return baseline_inputs(self.rows)
         if line is None:
             return {}
         past = self.rows[line.history].to_numpy().astype(np.float64)
@@ -273,3 +289,8 @@ class _Part:
             "recalibrated": line.intercept + line.slope * past,
             "mean": np.full(len(past), line.mean),
         }
+
+    def documents(self) -> Iterator[_Ints]:
+        """The codes of each sequence."""
+        tokens = self.sequences.table.fields["token"].astype(np.int64, copy=False)
+        return (tokens[start:stop] for start, stop in zip(self.sequences.start, self.sequences.stop, strict=True))
