@@ -8,6 +8,7 @@ from quantattn.attention.float8 import float8_attention
 from quantattn.attention.linear import batch_invariant_linear
 from quantattn.attention.mask import Mask
 from quantattn.attention.placement import Placement
+from quantattn.attention.rotation import rotate, rotate_heads
 from quantattn.attention.rules import MaskRule, register_mask_rule
 from quantattn.attention.state import Attended, AttentionState, merge_attention
 from quantattn.attention.summaries import (
@@ -40,6 +41,8 @@ __all__ = [
     "merge_attention",
     "register_mask_rule",
     "ring_attention",
+    "rotate",
+    "rotate_heads",
     "top_keys",
     "unshard",
 ]

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from quantattn.attention import Mask, attention
+from quantattn.attention import Mask, attention, rotate, rotate_heads
 from quantattn.batch import PackedBatch
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.embed import Embedding
 from quantattn.nn.invariant import Linear, elementwise, linear
 from quantattn.nn.norm import RMSNorm
-from quantattn.nn.rotary import rotary_table, rotate
+from quantattn.nn.rotary import rotary_table
 from quantattn.nn.rows import offsets_of_decisions
 
 
@@ -42,6 +42,7 @@ class SelfAttention(nn.Module):
         self.mask = layer_mask(config, local)
         self.project_in = Linear(config.width, (self.heads + 2 * self.kv_heads) * self.size, bias=False)
         self.project_out = Linear(config.width, config.width, bias=False)
+        self.normalised = config.qk_norm
         self.norm_q = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
         self.norm_k = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
 
@@ -57,8 +58,11 @@ class SelfAttention(nn.Module):
     def _all_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation) -> Tensor:
         """(T, H, D), with q, k and v of every head from one product."""
         qkv = self._by_head(self.project_in(x))  # (T, H + 2 Hkv, D)
-        q, k, v = torch.split(qkv, [self.heads, self.kv_heads, self.kv_heads], dim=1)
-        q, k = rotate(self.norm_q(q), *rotation), rotate(self.norm_k(k), *rotation)
+        if self.normalised:
+            q, k, v = torch.split(qkv, [self.heads, self.kv_heads, self.kv_heads], dim=1)
+            q, k = rotate(self.norm_q(q), *rotation), rotate(self.norm_k(k), *rotation)
+        else:
+            q, k, v = rotate_heads(qkv, *rotation, self.heads)
         return self._attend(q, k, v, cu_seqlens, cu_seqlens)
 
     def _last_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor) -> Tensor:
@@ -233,8 +237,9 @@ def _keeping_products(function: Callable[..., Tensor], *arguments: Any) -> Tenso
 
 
 def _keep(_: Any, op: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+    turned = op is torch.ops.quantattn.rotate_heads.default
     product = op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default) or op.namespace == "quantattn"
-    return CheckpointPolicy.MUST_SAVE if product else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if product and not turned else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _config(

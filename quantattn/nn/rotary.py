@@ -1,4 +1,4 @@
-"""Rotary angles from positions and from event times, and the rotation itself."""
+"""Rotary angles from positions and from event times; the rotation itself is `attention.rotation`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def time_frequencies(pairs: int, periods: tuple[float, float], device: torch.dev
 def rotary_table(
     config: EncoderConfig, base: float, time: Tensor, cu_seqlens: Tensor, *, batch_invariant: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """What `rotate` multiplies queries and keys by: (cos, cos) and (−sin, sin) of the angles, (T, 1, D) float32 each.
+    """What queries and keys are multiplied by: (cos, cos) and (−sin, sin) of the angles, (T, 1, D) float32 each.
 
     The first pairs turn with the position within the sequence, the last `config.time_pairs` with the seconds since
     the sequence's first token. Nanoseconds are subtracted as integers and angles are formed in float64, so neither
@@ -64,14 +64,6 @@ def _table_op(
 def _table_shapes(time: Tensor, cu_seqlens: Tensor, pairs: int, *_: object) -> tuple[Tensor, Tensor]:
     shape = (time.shape[0], 1, 2 * pairs)
     return time.new_empty(shape, dtype=torch.float32), time.new_empty(shape, dtype=torch.float32)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (x_i, x_{i + D/2}) of x (T, H, D) by the angles of `rotary_table`; the result has x's dtype."""
-    pairs = x.view(*x.shape[:-1], 2, x.shape[-1] // 2)  # (T, H, 2, D / 2)
-    # A flip is a matter of indices, which a compiler fuses with the rest; halves put together are a copy to it.
-    swapped = pairs.flip(-2).flatten(-2)
-    return torch.addcmul(x * cos, swapped, sin).to(x.dtype)
 
 
 def _steps(pairs: int, device: torch.device | str) -> Tensor:

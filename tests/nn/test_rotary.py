@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quantattn.attention.rotation import rotate
 from quantattn.nn.config import EncoderConfig
-from quantattn.nn.rotary import _table_op, position_frequencies, rotary_table, rotate, time_frequencies
+from quantattn.nn.rotary import _table_op, position_frequencies, rotary_table, time_frequencies
 from quantattn.nn.rows import offsets_of_decisions, starts_of_rows
 
 
