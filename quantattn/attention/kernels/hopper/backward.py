@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from quantattn.attention.kernels.hopper.arithmetic import exp2, meet, to_16_bits
+from quantattn.attention.kernels.hopper.arithmetic import announce, exp2, meet, to_16_bits
 from quantattn.attention.kernels.hopper.compat import reshaped, tma_add, tma_finish, tma_load, tma_store
 from quantattn.attention.kernels.hopper.tiles import load_rows, make_barriers, store_rows
 from quantattn.attention.kernels.hopper.walk import KEYS, advance, find_work, pass_turn, turn_of, wait_for_turn
@@ -330,16 +330,25 @@ def visit(
         own.store(ds)
         if part == PARTS - 1:
             fence_async_shared()
-            meet(9, 256)
+            if PARTS == 1:
+                meet(9, 256)
+            elif group == 0:  # waits before it announces, so that no second announcement can come before a wait
+                meet(12, 256)
+                announce(13, 256)
+            else:
+                meet(13, 256)
             early = buffers.ds.index(pair + ONE).permute((1, 0))
             late = buffers.ds.index(pair + ONE + 1).permute((1, 0))
             dq = warpgroup_mma(
                 early, buffers.k.index(0).slice(COLUMN, HALF, dim=1), zeros, use_acc=False, is_async=True
             )
             dq = warpgroup_mma(late, buffers.k.index(1).slice(COLUMN, HALF, dim=1), dq, is_async=True)
-        elif s.defer:
+        elif s.defer or group == 1:
             fence_async_shared()
-            meet(10 + group, 128)
+            if s.defer:
+                meet(10 + group, 128)
+            if group == 1:  # the other's rows of dq need this tile, and its own do not
+                announce(12, 256)
         if s.defer:
             dk = warpgroup_mma(own, q, dk, use_acc=tile > 0, is_async=True)
         else:
