@@ -67,13 +67,21 @@ class NumericField:
         """Edges at the n_bins-quantiles of `values` (duplicates removed); an empty array gives one bin."""
         if not len(values):
             return NumericField((), 0.0, 1.0)
-        ordered = np.sort(values)
-        ranks = np.arange(1, n_bins) * len(ordered) // n_bins
+        ranks, counts = np.arange(1, n_bins) * len(values) // n_bins, None
+        low, high = values.min(), values.max()
+        if values.dtype == np.int64 and int(high) - int(low) < len(values) // 2:
+            # Values that lie close together are counted, which takes less than to sort them.
+            counts = np.bincount(values - low)
+            ordered, ranks = low + np.arange(len(counts)), np.searchsorted(np.cumsum(counts), ranks, side="right")
+        else:
+            ordered = np.sort(values)
         bent = ordered.astype(np.float64)
         if not _is_linear(name):  # in place: fresh memory costs more than the arithmetic
             sign = np.sign(bent)
             np.log1p(np.abs(bent, out=bent), out=bent)
             bent *= sign
+        if counts is not None:
+            bent = np.repeat(bent, counts)
         scale = float(bent.std())
         return NumericField(tuple(np.unique(ordered[ranks]).tolist()), float(bent.mean()), scale if scale > 0 else 1.0)
 

@@ -47,6 +47,22 @@ def test_tokens_are_those_of_every_row_alone(
         assert bits == [alone(field, name == "imbalance", x) for x in column]
 
 
+@given(
+    st.sampled_from([5, 300, 2**40]).flatmap(lambda most: st.lists(st.integers(-most, most), min_size=1, max_size=80)),
+    st.sampled_from(["size", "imbalance"]),
+    st.integers(2, 40),
+    st.integers(1, 9),
+)
+@quick
+def test_counted_values_are_fitted_as_sorted_ones(seen: list[int], name: str, n_bins: int, times: int) -> None:
+    """The same bits of center and scale too, since both are those of the sorted values, one a row."""
+    values = np.asarray(seen * times, np.int64)
+    ordered = np.sort(values).astype(np.float64)
+    bent = ordered if name == "imbalance" else np.sign(ordered) * np.log1p(np.abs(ordered))
+    edges = sorted({sorted(values.tolist())[k * len(values) // n_bins] for k in range(1, n_bins)})
+    assert NumericField.fit(name, values, n_bins) == NumericField(tuple(edges), bent.mean(), bent.std() or 1.0)
+
+
 @pytest.mark.parametrize("values", [[0.5, -1.0, None, 3.25], [None, None], []])
 def test_floats_and_nulls_are_worked_out_row_by_row(values: list[float | None]) -> None:
     field = NumericField.fit("feature_1", np.asarray([0.25, 0.5, 3.25]), 3)
