@@ -106,6 +106,7 @@ def test_deep_nesting_gives_text_or_a_limit(pool: ParsePool, tmp_path: Path, tag
         "words\n" + "begin 644 x\n" * 100_000,
         "\n" * 2_000_000 + "x",
         "a" + "\t " * 1_000_000 + "b",
+        "a\tb" + " " * 1_000_000 + "c",
         "<PAGE>" + " " * 2_000_000 + "x",
     ],
     ids=lambda body: repr(body[:16]),

@@ -274,3 +274,41 @@ def test_a_folder_without_files_is_an_error(tmp_path: Path) -> None:
 
 def test_registry(folder: Path) -> None:
     assert SOURCES["filings"](folder).report.rows_read == 2
+
+
+@pytest.mark.parametrize(
+    ("stamp", "accepted", "public"),
+    [
+        ("20240308173000", "2024-03-08T22:30:00", "2024-03-08T22:30:00"),  # the last Friday before, in winter time
+        ("20240310015959", "2024-03-10T06:59:59", "2024-03-11T10:00:00"),  # Sunday: a second before two o'clock …
+        ("20240310030000", "2024-03-10T07:00:00", "2024-03-11T10:00:00"),  # … which is followed by three
+        (
+            "20241101173001",
+            "2024-11-01T21:30:01",
+            "2024-11-04T11:00:00",
+        ),  # after the cut: Monday's six is an hour later
+        ("20241103005959", "2024-11-03T04:59:59", "2024-11-04T11:00:00"),
+        ("20241103020000", "2024-11-03T07:00:00", "2024-11-04T11:00:00"),
+    ],
+)
+def test_both_days_on_which_clocks_change(
+    tmp_path: Path, submission: Maker, stamp: str, accepted: str, public: str
+) -> None:
+    """From the header's stamp to the table, and the same by an index, worked out by hand."""
+    write(tmp_path / "a", x_dot_txt=submission(accepted=stamp))
+    write(tmp_path / "b", x_dot_htm=HTML)
+    iso = f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}T{stamp[8:10]}:{stamp[10:12]}:{stamp[12:]}"
+    index = FilingIndex([{"name": "x.htm", "accepted": iso, "cik": "123"}])
+    for source in (scan_filings(tmp_path / "a"), scan_filings(tmp_path / "b", index=index)):
+        times = source.frame.select("event_time", "available_time").collect().cast(pl.Datetime("ns"))
+        assert [f"{time:%Y-%m-%dT%H:%M:%S}" for time in times.row(0)] == [accepted, public]
+
+
+@pytest.mark.parametrize(("stamp", "what"), [("20240310023000", "does not exist"), ("20241103013000", "exists twice")])
+def test_an_hour_that_is_missing_or_comes_twice_is_set_aside(
+    tmp_path: Path, submission: Maker, stamp: str, what: str
+) -> None:
+    write(tmp_path, x_dot_txt=submission(accepted=stamp))
+    documents = scan_filings(tmp_path).documents
+    assert documents["status"].to_list() == ["unreadable"]
+    assert what in documents["detail"][0]
