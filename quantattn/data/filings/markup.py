@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
@@ -38,7 +39,9 @@ _NOT_SHOWN = (
     *((f"<{tag}", f"</{tag}>") for tag in ("head", "title", "script", "style", "template")),
 )
 _DISPLAY_NONE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
-_SELF_CLOSED = re.compile(r"<([a-zA-Z][\w:.-]*)((?:\s[^<>]*?)?)/>")
+_SELF_CLOSED = re.compile(r"<([a-zA-Z][\w:.-]*+)((?:\s(?:[^<>/]++|/(?!>))*+)?+)/>")
+_REFERENCE = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w{1,32});?")
+_read_reference = lru_cache(4_096)(html.unescape)
 _TAG = re.compile(r"<[a-zA-Z/!?][^<>]*>")
 _SPACE = re.compile(r"\s+")
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
@@ -263,7 +266,8 @@ def expected_length(source: str) -> int:
         if opening in lower:
             source = _cut(source, lower, opening, closing)
             lower = _lower(source)
-    return _visible_length(html.unescape(_TAG.sub(" ", source)))
+    text = _REFERENCE.sub(lambda match: _read_reference(match.group()), _TAG.sub(" ", source))
+    return _visible_length(text)
 
 
 def _lower(source: str) -> str:
