@@ -28,7 +28,7 @@ from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
 from quantattn.learn.files import write_text
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-BENCHMARKS = ("attention", "encoder", "generations", "loader", "memory", "tokens", "tune")
+BENCHMARKS = ("attention", "encoder", "generations", "loader", "memory", "read", "tokens", "tune")
 PICTURES = {
     "attention": ("quantattn.evaluate.speeds", "draw_speeds"),
     "generations": ("quantattn.evaluate.generations", "draw_generations"),
@@ -60,6 +60,8 @@ def measure(config: DictConfig) -> int:
         return _encoder(settings, Console())
     if name == "loader":
         return _loader(settings, Console())
+    if name == "read":
+        return _read(settings, Console())
     if name == "tokens":
         return _tokens(settings, Console())
     if name == "attention":
@@ -185,6 +187,22 @@ def _tokens(settings: dict[str, Any], console: Console) -> int:
             soft_wrap=True,
         )
     console.print(f"written: {write_rows(rows, Path(settings['results']), 'tokens', 'cpu')}")
+    return DONE
+
+
+def _read(settings: dict[str, Any], console: Console) -> int:
+    from quantattn.cli.benchmarks import read
+
+    rows = []
+    say = functools.partial(console.print, soft_wrap=True)
+    for row in read.benchmark(settings["read"], say):
+        rows.append(row)
+        say(
+            f"{row.work}, {row.impl}: {row.rows_per_s:,} rows/s of {row.rows:,}, {row.ns:,.0f} ns each (by the clock "
+            f"{row.wall_ns:,.0f}), peak {row.peak_mib:,.0f} MiB, {row.times:.2f} × quantattn's time, "
+            f"sha256 {row.sha256[:8] or '–'}"
+        )
+    console.print(f"written: {write_rows(rows, Path(settings['results']), 'read', 'cpu')}")
     return DONE
 
 

@@ -57,7 +57,8 @@ DECODERS = {"data/sources/dbn_format.py", "data/sources/pieces.py"}
 HUGGING_FACE = {"attention/huggingface.py", "cli/benchmarks/encoder_peers.py"}
 """Files that may import transformers."""
 TABLES = {"cli/benchmarks/tokens.py", "cli/benchmarks/tokens_pandas.py"}
-"""The benchmark of tables, and the peer that it is set beside: files of `cli` that may import what holds tables."""
+TABLES |= {"cli/benchmarks/read_inputs.py", "cli/benchmarks/read_peers.py"}
+"""Benchmarks of tables, and peers that they are set beside: files of `cli` that may import what holds tables."""
 LAZY = {"ray", "optuna", "flash_attn", "transformers", "databento_dbn", "zstandard", "sklearn", "threadpoolctl"}
 """Packages imported only inside functions, because they are extras."""
 PUBLIC_ONLY = {"nn", "learn"}

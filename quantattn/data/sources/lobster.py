@@ -69,9 +69,9 @@ def scan_lobster(
 ) -> Source:
     """LOBSTER files as book events (schema `BookEvents`, and `halted`), checked now and computed when asked for.
 
-    Every row of every file is looked at once, a day at a time, before this returns. Where numba is there and the files
-    are many, they are parsed by compiled code, and days stay in memory up to 512 MiB; others are read again when the
-    frame is collected. `available_time` is `event_time`: the files carry the exchange's clock alone.
+    Every row of every file is looked at once, a day at a time, before this returns. Days stay in memory up to 512 MiB;
+    others are read again when the frame is collected. Where numba is there and the files are many, compiled code parses
+    them. `available_time` is `event_time`: the files carry the exchange's clock alone.
 
     Args:
         path: a folder, searched with its subfolders, or one message file (.csv or .csv.gz) beside its partner.

@@ -21,6 +21,7 @@ EMPTY_LEVEL = 9_999_999_999
 """What LOBSTER writes as the price of a level that holds no order; negative on the bid side."""
 
 _DAY = 86_400 * 10**9
+_SMALL = 1 << 25  # bytes of files, packed perhaps, whose rows are read into memory once
 _UNSIGNED = (EXECUTE_HIDDEN, CROSS, HALT)
 _PLAIN_SECONDS = r"^\d{1,5}(\.\d{1,9})?$"
 _EXPECTED = {
@@ -95,6 +96,8 @@ def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool, compiled: boo
     if whole is None:
         rules.append(pl.any_horizontal(pl.col("line", "book_line").is_null()))
     try:
+        if whole is None and sum(file.path.stat().st_size for file in (message, book)) <= _SMALL:
+            whole = frame.drop("time").collect()
         looked = frame if whole is None else whole.lazy()
         bad = pl.any_horizontal(rules).any().alias("bad")
         found = looked.select(*facts(levels), bad).collect().row(0, named=True)

@@ -1,0 +1,91 @@
+"""The benchmark of reading: what its files hold, that readers are held to the same contents, and that it goes on."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantattn.cli import main
+from quantattn.cli.benchmarks import read, read_inputs, read_peers
+from quantattn.data.sources import scan_itch
+
+pytest.importorskip("numba", reason="numba is not here (pip install 'quantattn[book]')")
+
+ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4), *[st.integers(0, 2)] * 4), max_size=30)
+
+
+@given(rows=ROWS)
+@settings(max_examples=100, deadline=None)
+def test_changes_are_those_of_a_loop(rows: list[tuple[str, int, int, int, int, int]]) -> None:
+    rows = sorted(rows, key=lambda row: row[:2])
+    found, last = [], {"a": (0,) * 4, "b": (0,) * 4}
+    for i, (stock, time, *book) in enumerate(rows):
+        if i + 1 < len(rows) and rows[i + 1][:2] == (stock, time):
+            continue
+        if tuple(book) != last[stock]:
+            found.append((time, *book))
+        last[stock] = tuple(book)
+    frame = pl.DataFrame(rows, ["stock", "time", *read_peers.BOOK], orient="row", schema_overrides={"stock": pl.String})
+    made = read_peers.changes(frame["stock"], frame["time"], frame.select(read_peers.BOOK))
+    assert list(zip(*(column.tolist() for column in made.values()), strict=True)) == found
+
+
+def test_the_session_that_is_made_is_sound(tmp_path: Path) -> None:
+    source = scan_itch(read_inputs.itch_file(4_000, 3, tmp_path / "x.itch"), date=read_inputs.DAY)
+    assert not any(vars(source.tally).values())
+    assert "4,006 messages: R 3, H 3" in " ".join(source.report.notes)
+    kinds = source.frame.collect()["kind"].value_counts().filter(pl.col("count") > 50)["kind"]
+    assert sorted(kinds) == [1, 2, 3, 4]
+
+
+def test_readers_are_compared_and_absent_ones_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each reader runs in this process, which is all that differs."""
+    answers: list[object] = []
+
+    class Pipe:
+        send = staticmethod(answers.append)
+
+    def here(name: str, target: object, *arguments: object) -> object:
+        read.run(*arguments, Pipe)  # type: ignore[arg-type]
+        return answers.pop()
+
+    monkeypatch.setattr(read, "apart", here)
+    monkeypatch.setattr(read, "_is_here", lambda name, site: name == "pandas")
+    own = ["read.rows=3000", "read.few=500", "read.stocks=2", "read.turns=1"]
+    monkeypatch.setattr(sys, "argv", ["quantattn", "bench=read", f"results={tmp_path}", *own])
+    assert main("bench") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "itch: MeatPy is not here" in said
+    assert "dbn: read.dbn names no file" in said
+    with (tmp_path / "read-cpu.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["work"], row["impl"]) for row in rows] == [
+        ("lobster", "quantattn"),
+        ("lobster", "polars, as it is"),
+        ("lobster", "pandas, cleaned"),
+        ("itch", "quantattn"),
+    ]
+    assert rows[0]["sha256"] == rows[2]["sha256"] != rows[1]["sha256"]
+    assert float(rows[0]["times"]) == 1
+    # The control: a reader that finds something else ends it.
+    lobster = dict(read_peers.READERS["lobster"])
+    real = lobster["pandas, cleaned"]
+
+    def other(path: Path) -> object:
+        columns = dict(real.read(path)())
+        return lambda: columns | {"size": columns["size"] + np.int64(1)}
+
+    lobster["pandas, cleaned"] = read_peers.Reader(other, real.needs, digest=real.digest)  # type: ignore[arg-type]
+    monkeypatch.setattr(read, "READERS", {"lobster": lobster})
+    monkeypatch.setattr(sys, "argv", ["quantattn", "bench=read", f"results={tmp_path}", *own, "read.works=[lobster]"])
+    assert main("bench") == 1
+    assert "pandas, cleaned and quantattn differ in size" in " ".join(capsys.readouterr().err.split())
