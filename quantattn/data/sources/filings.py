@@ -99,7 +99,7 @@ def scan_filings(
     options = ReadingOptions(
         index=read_index(index, index_zone) if isinstance(index, str | Path) else index,
         filers={prefix: pad_cik(cik) for prefix, cik in (filers or {}).items()},
-        forms=forms,
+        forms=tuple(forms),  # a configuration gives a list of its own kind, which is no JSON for a child
         filing_dates=filing_dates == "latest",
         items=items,
         facts=facts,
