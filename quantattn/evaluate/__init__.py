@@ -20,6 +20,7 @@ from quantattn.evaluate.calibration import Reliability, reliability
 from quantattn.evaluate.compare import Row, Table, closing_table, regression_table
 from quantattn.evaluate.metrics import IGNORE, classification_metrics, confusion_matrix, regression_metrics
 from quantattn.evaluate.significance import Blocks, Interval, bootstrap_interval, choose_blocks
+from quantattn.evaluate.words import Words, word_values
 
 if TYPE_CHECKING:
     from quantattn.evaluate.certificate import render_certificate, write_certificate
@@ -54,6 +55,7 @@ __all__ = [
     "ReportData",
     "Row",
     "Table",
+    "Words",
     "aggregate_probabilities",
     "baseline_probabilities",
     "baseline_values",
@@ -74,6 +76,7 @@ __all__ = [
     "render_certificate",
     "render_report",
     "verdict",
+    "word_values",
     "write_certificate",
     "write_report",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from quantattn.data.pack import SequenceSet
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.evaluate import (
     NOT_INSTALLED,
@@ -16,6 +17,7 @@ from quantattn.evaluate import (
     Figure,
     ReportData,
     Table,
+    Words,
     aggregate_probabilities,
     baseline_probabilities,
     baseline_values,
@@ -25,6 +27,7 @@ from quantattn.evaluate import (
     closing_table,
     regression_figures,
     regression_table,
+    word_values,
 )
 
 Curves = Mapping[str, tuple[list[float], list[float]]]
@@ -75,10 +78,14 @@ def close(
         y_train = prepared.train.decisions.targets[target]
         past, now = (prepared.baselines[part]["last_value"] for part in ("train", "test"))
         forecasts = baseline_values(past, y_train, now)
+        if has_words(prepared):
+            train, valid, test = (words_of(prepared, part, target) for part in PARTS)
+            forecasts |= word_values(train, valid, test, prepared.codes["token"], seed=seed)
         table = regression_table(y, as_of, blocks, value, forecasts, seed=seed)
         figures = regression_figures(y, value, as_of, forecasts[table.best_baseline], table, learning)
     limits = caveats(table, int(as_of.max() - as_of.min()))
-    if prepared.classes and numbers_of(prepared, "test") is not None and not boosting_is_installed():
+    trees = numbers_of(prepared, "test") is not None if prepared.classes else has_words(prepared)
+    if trees and not boosting_is_installed():
         limits = (*limits, NOT_INSTALLED)
     return table, report(prepared, story, table, figures, limits)
 
@@ -102,6 +109,25 @@ def numbers_of(prepared: Prepared, part: str) -> Any:
     """(Q, F) numbers of each decision for lines and trees: aggregates of a history or features of a market; or None."""
     found = prepared.baselines[part]
     return found.get("aggregates", found.get("features"))
+
+
+def has_words(prepared: Prepared) -> bool:
+    """Whether the sequences are documents, or pieces of documents, of one field of tokens."""
+    return prepared.test.layout == "document" and set(prepared.codes) == {"token"}
+
+
+def words_of(prepared: Prepared, part: str, target: str) -> Words:
+    """The documents of a part, for the forecasts from their words."""
+    sequences: SequenceSet = getattr(prepared, part)
+    table, decisions = sequences.table, sequences.decisions
+    return Words.of_pieces(
+        table.fields["token"],
+        table.offsets,
+        table.entities,
+        table.entity_of(decisions.row),
+        prepared.baselines[part]["last_value"],
+        decisions.targets[target],
+    )
 
 
 def learning_curves(curves: Curves) -> dict[str, tuple[list[float], list[float]]]:

@@ -51,9 +51,9 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
     if group == "data" and option == "filings":
         found += ["labels=none", "objective=masked_language"]
     reads = group == "data" and "path: ???" in (CONF / group / f"{option}.yaml").read_text("utf-8")
-    if reads or experiment in ("bitstamp", "databento", "fi2010", "filings", "lobster", "trades"):
+    if reads or experiment in ("bitstamp", "databento", "fi2010", "filings", "kogan_volatility", "lobster", "trades"):
         found.append(f"data.path={tmp_path}")
-    if experiment == "filings":
+    if experiment in ("filings", "kogan_volatility"):
         found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]
     if experiment in ("berka", "sberbank"):
         found += [f"data.path={tmp_path}", f"labels.path={tmp_path}"]
