@@ -261,7 +261,7 @@ class _Part:
         filing = np.asarray([n for n, _ in pieces], np.int64)
         lengths = np.asarray([len(piece) for _, piece in pieces], np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        repeated = rows[filing]
+        repeated = rows.drop("text", "annual_report", "items", strict=False)[filing]
         tokens = np.concatenate([piece for _, piece in pieces]) if pieces else np.zeros(0, np.int64)
         table = TokenTable(
             fields={"token": tokens},
