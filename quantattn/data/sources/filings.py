@@ -6,10 +6,12 @@ Files are recognised by content and taken in sorted order; nothing is left out w
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +29,7 @@ from quantattn.data.filings.submission import pad_cik
 from quantattn.data.schema import CANONICAL_ORDER, Filings, check
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
 
+_WILD = re.compile(r"[*?\[]")
 _LOG = logging.getLogger(__name__)
 
 
@@ -67,7 +70,7 @@ def scan_filings(
     from the header, the inline-XBRL cover, the index or `filers`.
 
     Args:
-        path: folder, searched through, or one file.
+        path: folder, searched through, one file, or a pattern of them ("filings/**/*10-K*").
         index: CSV or JSON with acceptance times for documents that have no header (see `read_index`).
         index_zone: what a `Z` after a time in the index means.
         filers: start of a file's name → CIK, for documents that name no filer; never guessed.
@@ -91,11 +94,11 @@ def scan_filings(
     Raises:
         ValueError: no files, an unknown family, contradictory filers; with on_bad="refuse", what cannot be read.
     """
-    root = Path(path)
     unknown = [name for name in forms if name not in FAMILIES]
     if unknown or not forms:
         raise ValueError(f"forms must be some of {', '.join(FAMILIES)}; got {', '.join(forms) or 'none'}")
-    files = _list_files(root)
+    folder, files = _list_files(Path(path))
+    names = [file.relative_to(folder).as_posix() for file in files]
     options = ReadingOptions(
         index=read_index(index, index_zone) if isinstance(index, str | Path) else index,
         filers={prefix: pad_cik(cik) for prefix, cik in (filers or {}).items()},
@@ -106,14 +109,15 @@ def scan_filings(
     )
     with ParsePool(limits, workers) as pool, ThreadPoolExecutor(pool.workers) as threads:
         parsed = list(threads.map(lambda file: parse_filing(file, options, pool), files))
-    reads = [finish(each, _name(file, root), options) for each, file in zip(parsed, files, strict=True)]
+    reads = [finish(each, name, options) for each, name in zip(parsed, names, strict=True)]
     reads = _without_duplicates(reads)
     for read in reads:
         if read.status in BAD:
             if on_bad == "refuse":
                 raise ValueError(f"{read.file}: {_reason(read)}")
             _LOG.warning("%s is set aside: %s", read.file, _reason(read))
-    return _source(reads, {_name(file, root): file_sha256(file) for file in files if file.is_file()}, options)
+    hashes = {name: file_sha256(file) for name, file in zip(names, files, strict=True) if file.is_file()}
+    return _source(reads, hashes, options)
 
 
 def summary(source: FilingSource) -> pl.DataFrame:
@@ -136,21 +140,22 @@ def summary(source: FilingSource) -> pl.DataFrame:
     )
 
 
-def _list_files(root: Path) -> list[Path]:
-    if root.is_file():
-        return [root]
-    if not root.is_dir():
-        raise ValueError(f"{root} is neither a folder nor a file")
-    files = sorted(
-        (file for file in root.rglob("*") if not file.is_dir()), key=lambda file: file.relative_to(root).parts
-    )
+def _list_files(path: Path) -> tuple[Path, list[Path]]:
+    """The folder that names are relative to, and the files in it that are meant, sorted."""
+    if path.is_file():
+        return path.parent, [path]
+    if path.is_dir():
+        folder, found = path, path.rglob("*")
+    else:
+        fixed = list(takewhile(lambda part: not _WILD.search(part), path.parts))
+        if len(fixed) == len(path.parts):
+            raise ValueError(f"{path} is neither a folder nor a file")
+        folder = Path(*fixed)
+        found = folder.glob(str(path.relative_to(folder)))
+    files = sorted((file for file in found if not file.is_dir()), key=lambda file: file.relative_to(folder).parts)
     if not files:
-        raise ValueError(f"{root} holds no files")
-    return files
-
-
-def _name(file: Path, root: Path) -> str:
-    return file.name if file == root else file.relative_to(root).as_posix()
+        raise ValueError(f"{path} holds no files")
+    return folder, files
 
 
 def _without_duplicates(reads: list[Reading]) -> list[Reading]:

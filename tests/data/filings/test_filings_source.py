@@ -272,6 +272,15 @@ def test_a_folder_without_files_is_an_error(tmp_path: Path) -> None:
         scan_filings(tmp_path / "missing")
 
 
+def test_a_pattern_of_files_is_read_too(folder: Path) -> None:
+    assert scan_filings(folder / "[a-d].*").documents["file"].to_list() == ["a.txt", "b.bin", "d.txt"]
+    assert scan_filings(folder / "**" / "?.txt").documents["file"][-1] == "sub/c.txt"
+    with pytest.raises(ValueError, match=r"x\*\.txt holds no files"):
+        scan_filings(folder / "x*.txt")
+    odd = write(folder, **{"x[1]_dot_htm": HTML}) / "x[1].htm"
+    assert scan_filings(odd).documents["file"].to_list() == ["x[1].htm"]  # a name that is there is no pattern
+
+
 def test_registry(folder: Path) -> None:
     assert SOURCES["filings"](folder).report.rows_read == 2
 
