@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,7 @@ _FEW_ROWS = 20
 _STEP = ("1 s", "100 ms", "10 ms", "1 ms", "100 µs", "10 µs", "1 µs")
 
 
+@cache
 def facts(levels: int) -> list[pl.Expr]:
     """What the notes are made of, over messages beside books.
 

@@ -17,71 +17,50 @@ def parse(
     out: NDArray[np.int64],  # (columns, room) out: integers; of a time its ns. n // (2 · columns) lines have room
     decimals: NDArray[np.int64],  # (room,) out: digits after the point of a time
 ) -> int:
-    """Returns the number of lines, or −1 when one of them is no row of plain digits in the right number of columns."""
-    at, row = 0, 0
+    """Returns the number of lines, or −1 when one of them is no row of plain digits in the right number of columns.
+
+    A line ends with a character that is no digit, so that no number looks for the end of the data. In one function,
+    which numba makes twice as fast as one a field.
+    """
+    at, row, columns = 0, 0, out.shape[0]
     while at < len(data):
-        for column in range(out.shape[0]):
-            if timed and column == 0:
-                out[0, row], decimals[row], at = _time(data, at)
-            else:
-                out[column, row], at = _integer(data, at)
-            if at < 0:
+        for column in range(columns):
+            in_time = timed and column == 0
+            negative = not in_time and data[at] == _MINUS
+            if negative:
+                at += 1
+            first, value = at, np.int64(0)
+            digit = np.int64(data[at]) - 48
+            while 0 <= digit <= 9:
+                value = value * 10 + digit
+                at += 1
+                digit = np.int64(data[at]) - 48
+            if at == first or at > first + (5 if in_time else _LONGEST):
                 return -1
-            if column < out.shape[0] - 1:
+            if in_time:
+                after = 0
+                if data[at] == _POINT:
+                    at += 1
+                    first = at
+                    digit = np.int64(data[at]) - 48
+                    while 0 <= digit <= 9:
+                        value = value * 10 + digit
+                        at += 1
+                        digit = np.int64(data[at]) - 48
+                    after = at - first
+                    if after == 0 or after > 9:
+                        return -1
+                for _ in range(after, 9):
+                    value *= 10
+                decimals[row] = after
+            out[column, row] = -value if negative else value
+            if column < columns - 1:
                 if data[at] != _COMMA:
                     return -1
                 at += 1
-        if data[at] == _CR:
-            at += 1
+        at += data[at] == _CR
         if data[at] != _LF:
             return -1
         at += 1
         row += 1
     return row
-
-
-# A line ends with a character that is no digit, so that no number needs to look for the end of the data.
-
-
-@njit
-def _time(data, at):
-    """Nanoseconds, digits after the point, and where the time ends; −1 where it is no plain one."""
-    first, value, digits = at, np.int64(0), 0
-    digit = np.int64(data[at]) - 48
-    while 0 <= digit <= 9:
-        value = value * 10 + digit
-        at += 1
-        digit = np.int64(data[at]) - 48
-    if at == first or at > first + 5:
-        return value, digits, -1
-    if data[at] == _POINT:
-        at += 1
-        first = at
-        digit = np.int64(data[at]) - 48
-        while 0 <= digit <= 9:
-            value = value * 10 + digit
-            at += 1
-            digit = np.int64(data[at]) - 48
-        digits = at - first
-        if digits == 0 or digits > 9:
-            return value, digits, -1
-    for _ in range(digits, 9):
-        value *= 10
-    return value, digits, at
-
-
-@njit
-def _integer(data, at):
-    """An integer, and where it ends; −1 where it is no plain one."""
-    negative = data[at] == _MINUS
-    if negative:
-        at += 1
-    first, value = at, np.int64(0)
-    digit = np.int64(data[at]) - 48
-    while 0 <= digit <= 9:
-        value = value * 10 + digit
-        at += 1
-        digit = np.int64(data[at]) - 48
-    if at == first or at > first + _LONGEST:
-        return value, -1
-    return -value if negative else value, at

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 import polars as pl
 
@@ -92,7 +93,7 @@ def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool, compiled: boo
     books = _scan_typed(book).rename({"line": "book_line"})
     frame = pl.concat([_scan_typed(message), books], how="horizontal")
     whole = read_whole(message, book) if compiled else None
-    rules = [*_rules(message, pl.lit(len(message.columns))).values(), *_rules(book, pl.lit(len(book.columns))).values()]
+    rules = [*_rules(message.columns).values(), *_rules(book.columns).values()]
     if whole is None:
         rules.append(pl.any_horizontal(pl.col("line", "book_line").is_null()))
     try:
@@ -175,8 +176,8 @@ def _scan_lines(file: File) -> pl.LazyFrame:
             for name, field in fields.items()
         ),
     )
-    broken = _rules(file, pl.col("fields")).items()
-    reason = pl.coalesce(pl.when(rule).then(pl.lit(name)) for name, rule in broken)
+    broken = {"wrong number of columns": pl.col("fields") != len(file.columns)} | _rules(file.columns)
+    reason = pl.coalesce(pl.when(rule).then(pl.lit(name)) for name, rule in broken.items())
     return _with_times(made, file).with_columns(reason.alias("reason"))
 
 
@@ -193,15 +194,15 @@ def _with_times(rows: pl.LazyFrame, file: File) -> pl.LazyFrame:
     )
 
 
-def _rules(file: File, fields: pl.Expr) -> dict[str, pl.Expr]:
-    """What may be wrong with a row → whether it is."""
-    whole = [name for name in file.columns if name != "time"]
+@cache
+def _rules(columns: tuple[str, ...]) -> dict[str, pl.Expr]:
+    """What may be wrong with a row that has these columns → whether it is."""
+    whole = [name for name in columns if name != "time"]
     ns, kind, price, side = (pl.col(name) for name in ("ns", "kind", "price", "side"))
     rules = {
-        "wrong number of columns": fields != len(file.columns),
         "not an integer": pl.any_horizontal(pl.col(whole).is_null()),
     }
-    if file.columns != MESSAGE_COLUMNS:
+    if columns != MESSAGE_COLUMNS:
         prices, sizes = [n for n in whole if "_price_" in n], [n for n in whole if "_size_" in n]
         rules["impossible price"] = pl.any_horizontal((pl.col(prices) <= 0) & (pl.col(prices) != -EMPTY_LEVEL))
         rules["impossible size"] = pl.any_horizontal(pl.col(sizes) < 0)
