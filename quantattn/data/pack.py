@@ -309,11 +309,13 @@ def _lay_out(blocks: Sequence[Array], total: int, runs: Sequence[slice], rows: I
             for column, place in zip(block, here, strict=True):
                 place[:] = column.take(rows)
         elif runs:
-            pieces = [block[:, run] for run in runs]
+            # Rows first, and a column that is alone in one dimension: such slices are the cheapest.
+            whole, place = (block[0], here[0]) if len(block) == 1 else (block.T, here.T)
+            pieces = [whole[run] for run in runs]
             if kind == block.dtype:
-                np.concatenate(pieces, axis=1, out=here)
+                np.concatenate(pieces, out=place)
             else:
-                here[:] = np.concatenate(pieces, axis=1)  # a change of type is slow piece by piece
+                place[:] = np.concatenate(pieces)  # a change of type is slow piece by piece
         made += map(torch.from_numpy, here)
     return made
 
