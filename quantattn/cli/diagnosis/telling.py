@@ -244,14 +244,20 @@ def _file(told: Mapping[str, Any]) -> tuple[str, ...]:
         told[name] for name in ("event_time", "n_chars", "items_found", "items_missing")
     )
     return (
-        told["file"],
-        told["form"] or "-",
+        _cell(told["file"], 120),
+        _cell(told["form"] or "-", 20),
         "-" if accepted is None else by + moment(accepted),
         "-" if length is None else f"{length:,}",
         "-" if told["share"] is None else f"{told['share']:.1%}",
         "-" if found is None else f"{found} of {found + missing}",
-        told["status"] + (f" ({told['detail']})" if told["detail"] else ""),
+        told["status"] + (f" ({_cell(told['detail'], 200)})" if told["detail"] else ""),
     )
+
+
+def _cell(text: str, most: int) -> str:
+    """What a file says or is called, on one line, without what a terminal would obey."""
+    shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def _report(report: SourceReport) -> Iterator[Line]:

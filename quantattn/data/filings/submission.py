@@ -18,6 +18,7 @@ _ACCESSION = re.compile(r"\d{10}-\d{2}-\d{6}")
 _END = re.compile(r"</(?:TEXT|DOCUMENT|SEC-DOCUMENT|IMS-DOCUMENT|SUBMISSION)>|-----END PRIVACY-ENHANCED MESSAGE-----")
 _VALUE = re.compile(r"[^<\r\n]*")
 _HEAD_CHARS = 8_192
+_LONGEST_FORM = 40
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ def _parse_header(text: str) -> Header:
     form = _first(text, "CONFORMED SUBMISSION TYPE:", "<TYPE>")
     if form is None:
         raise ValueError("the header names no form (no CONFORMED SUBMISSION TYPE and no <TYPE>)")
+    if len(form) > _LONGEST_FORM or not form.isprintable():
+        raise ValueError(f"form {form[:_LONGEST_FORM]!r}: expected a short name such as 10-K")
     accession = _first(text, "ACCESSION NUMBER:", "<ACCESSION-NUMBER>")
     if accession is not None and not _ACCESSION.fullmatch(accession):
         raise ValueError(f"accession number {accession[:40]!r}: expected NNNNNNNNNN-YY-NNNNNN")

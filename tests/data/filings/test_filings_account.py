@@ -51,6 +51,17 @@ def test_a_folder_in_which_nothing_can_be_read_has_an_account_too(tmp_path: Path
 INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
 
 
+def test_what_a_file_says_is_shown_on_one_line_and_obeyed_by_no_terminal(tmp_path: Path, submission: Maker) -> None:
+    (tmp_path / "a\x1b[2J.txt").write_text(
+        f"<DOCUMENT>\n<TYPE>10-\x1b[31mK{'x' * 90}\n<TEXT>\nA.\n</TEXT>\n</DOCUMENT>\n"
+    )
+    (tmp_path / "b.txt").write_text(submission(form="10-K\x1b[31m"))
+    _, first, second = account(tmp_path)
+    assert first.startswith("a�[2J.txt  10-�[31MKXXXXXXXXXX…  -")
+    assert second.split("  ")[-1] == "unreadable (form '10-K\\x1b[31m': expected a short name such as 10-K)"
+    assert all(line.isprintable() for line in (first, second))
+
+
 class Counter(HTMLParser):
     """Visible characters of a page as the standard library's parser tells text from tags."""
 
