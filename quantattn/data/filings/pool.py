@@ -62,7 +62,7 @@ class Limits:
     ) -> Request:
         """What to ask a child about a file."""
         sizes = (int(self.file_mib * 2**20), int(self.size_mib * 2**20))
-        return Request(str(path), forms, form, annual_report, facts, *sizes, self.min_share)
+        return Request(str(path.absolute()), forms, form, annual_report, facts, *sizes, self.min_share)
 
     def in_words(self, reason: str) -> str:
         """The limit that was passed; "" for another reason."""

@@ -6,6 +6,7 @@ Files are recognised by content and taken in sorted order; nothing is left out w
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -98,7 +99,8 @@ def scan_filings(
     if unknown or not forms:
         raise ValueError(f"forms must be some of {', '.join(FAMILIES)}; got {', '.join(forms) or 'none'}")
     folder, files = _list_files(Path(path))
-    names = [file.relative_to(folder).as_posix() for file in files]
+    # A name that is no UTF-8 is shown with its odd bytes as \xff.
+    names = [os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace") for file in files]
     options = ReadingOptions(
         index=read_index(index, index_zone) if isinstance(index, str | Path) else index,
         filers={prefix: pad_cik(cik) for prefix, cik in (filers or {}).items()},

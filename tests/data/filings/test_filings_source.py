@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -279,6 +280,18 @@ def test_a_pattern_of_files_is_read_too(folder: Path) -> None:
         scan_filings(folder / "x*.txt")
     odd = write(folder, **{"x[1]_dot_htm": HTML}) / "x[1].htm"
     assert scan_filings(odd).documents["file"].to_list() == ["x[1].htm"]  # a name that is there is no pattern
+
+
+def test_names_of_any_bytes_and_a_relative_path(
+    tmp_path: Path, submission: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate((b"\xc3\xa9.txt", b"\xff.txt", b"a b\n.txt", b'"q".txt')):
+        text = submission(accession=f"0000000123-24-{number:06}")
+        (Path(os.fsdecode(bytes(tmp_path) + b"/" + name))).write_text(text)
+    monkeypatch.chdir(tmp_path.parent)
+    source = scan_filings(tmp_path.name)
+    assert sorted(source.documents["file"]) == ['"q".txt', "\\xff.txt", "a b\n.txt", "é.txt"]
+    assert source.report.rows_read == len(source.report.files) == 4
 
 
 def test_registry(folder: Path) -> None:
