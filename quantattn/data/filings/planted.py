@@ -54,7 +54,7 @@ class PlantedFilings:
         companies: filers; each files once a year, on a business day from January to March.
         distance: tokens between the last sentence that says what the company is and the first about the price (tokens
             of a tokenizer that knows every word; others need more).
-        copies: how often either is said, each time in one of three wordings, which makes both easier to find.
+        copies: how often either is said, in three wordings by turns, which makes both easier to find.
         sellers: share of companies that are sellers. At 1/2 neither item alone tells anything.
         noise: how often the direction is the other one.
         seed: of all randomness. Filing i is a function of (seed, i) and the settings, not of how many there are.
@@ -63,7 +63,7 @@ class PlantedFilings:
     filings: int = 2_000
     companies: int = 125
     distance: int = 1_000
-    copies: int = 16
+    copies: int = 24
     sellers: float = 0.7
     noise: float = 0.05
     seed: int = 0

@@ -16,7 +16,6 @@ SELLER, BUYER = "seller", "buyer"
 """What the deciding sentences of Item 1A say; no other sentence has one of these words."""
 ROSE, FELL = "rose", "fell"
 """What the sentences of Item 7 say of the price; no other sentence has one of these words."""
-COMMODITIES = ("copper", "cotton", "lumber", "natural gas", "silver", "soybeans", "steel", "wheat")
 
 _WORDS = {
     "N": (
@@ -50,14 +49,14 @@ _PATTERNS = (
     "Any change in the A N of our N could V the A N.",
 )
 _EXPOSURES = (
-    "In the ordinary course of business we are a net {} of {}.",
-    "As a net {} of {} we are exposed to its price.",
-    "We remain a net {} of {} and expect to remain one.",
+    "In the ordinary course of business we are a net {} of copper.",
+    "As a net {} of copper we are exposed to its price.",
+    "We remain a net {} of copper and expect to remain one.",
 )
 _PRICES = (
-    "During the year the average price of {} {}.",
-    "Compared with the prior year the market price of {} {}.",
-    "In our industry the price of {} {} over the year.",
+    "During the year the average price of copper {}.",
+    "Compared with the prior year the market price of copper {}.",
+    "In our industry the price of copper {} over the year.",
 )
 _SECTIONS = (
     # heading, what stands below it, share of the sentences between the two places
@@ -75,7 +74,9 @@ _SECTIONS = (
     ),
 )
 _SHORTEST, _LONGEST = 8, 15  # pre-tokens of a sentence, in steps of one
-_PARAGRAPH = 79  # pre-tokens of a paragraph, its line end not counted
+_PARAGRAPH = (8, 9, 10, 11, 12, 14, 15)
+"""Sentences of a paragraph. Every filing of a distance has each pattern equally often, so that what differs between
+filings is the words in them."""
 _BANK = 1_024  # paragraphs to draw from
 
 
@@ -116,20 +117,19 @@ def write_text(
         rose: whether the price rose, else fell.
         amount: by how many million dollars income changed; the direction is not in the text.
     """
-    commodity = COMMODITIES[int(rng.integers(len(COMMODITIES)))]
 
-    def said(patterns: tuple[str, ...], *words: str) -> list[str]:
-        return [patterns[which].format(*words) for which in rng.integers(len(patterns), size=copies)]
+    def said(patterns: tuple[str, ...], word: str) -> list[str]:
+        return [patterns[n % len(patterns)].format(word) for n in range(copies)]
 
     before = [
         *("UNITED STATES", "SECURITIES AND EXCHANGE COMMISSION", "FORM 10-K", "ANNUAL REPORT"),
         *(f"For the fiscal year ended December 31, {year}", company, "PART I", "Item 1. Business"),
         *_filler(rng, 60),
         "Item 1A. Risk Factors",
-        *said(_EXPOSURES, SELLER if seller else BUYER, commodity),
+        *said(_EXPOSURES, SELLER if seller else BUYER),
     ]
     after = [
-        *said(_PRICES, commodity, ROSE if rose else FELL),
+        *said(_PRICES, ROSE if rose else FELL),
         f"Operating income changed by {amount} million dollars from the prior year.",
         "Item 8. Financial Statements and Supplementary Data",
         *_filler(rng, 30),
@@ -167,10 +167,10 @@ def _between(rng: np.random.Generator, distance: int) -> list[str]:
 
 def _filler(rng: np.random.Generator, size: int) -> list[str]:
     """Paragraphs of `size` pre-tokens, the line end behind each counted; `size` is at least that of one sentence."""
-    bank = _bank()
-    whole = max(size - _SHORTEST - 1, 0) // (_PARAGRAPH + 1)
+    bank, long = _bank(), sum(_PARAGRAPH) + 1
+    whole = max(size - _SHORTEST - 1, 0) // long
     drawn = [bank[number] for number in rng.integers(len(bank), size=whole)]
-    return [*drawn, _paragraph(rng, size - whole * (_PARAGRAPH + 1) - 1)]
+    return [*drawn, _paragraph(rng, _lengths(size - whole * long - 1))]
 
 
 @cache
@@ -180,14 +180,14 @@ def _bank() -> tuple[str, ...]:
     return tuple(_paragraph(rng, _PARAGRAPH) for _ in range(_BANK))
 
 
-def _paragraph(rng: np.random.Generator, size: int) -> str:
-    """Sentences of `size` pre-tokens in all."""
-    lengths = []
-    while size > _LONGEST:
-        least, most = max(_SHORTEST, size - _LONGEST) if size <= 2 * _LONGEST else _SHORTEST, size - _SHORTEST
-        lengths.append(int(rng.integers(least, min(_LONGEST, most) + 1)))
-        size -= lengths[-1]
-    return " ".join(_sentence(rng, length) for length in [*lengths, size])
+def _lengths(size: int) -> tuple[int, ...]:
+    """Lengths of sentences that have `size` pre-tokens in all, at least that of one."""
+    number = -(-size // _LONGEST)
+    return tuple(size * (n + 1) // number - size * n // number for n in range(number))
+
+
+def _paragraph(rng: np.random.Generator, lengths: tuple[int, ...]) -> str:
+    return " ".join(_sentence(rng, length) for length in rng.permutation(lengths).tolist())
 
 
 def _sentence(rng: np.random.Generator, length: int) -> str:
