@@ -136,9 +136,10 @@ def launch_backward(
     )  # fmt: skip
     together = 1
     if bounded:  # what runs at a time shares the cache; programs of one head that run at a time take turns
-        together = _L2 // (q.shape[1] * width * 4 * (heads // heads_k))
+        n_q = q.shape[0] * q.shape[1] // max(sequences, 1)  # of a pack's sequences on average
+        together = _L2 // (max(n_q, 1) * width * 4 * (heads // heads_k))
         if problem.left is None:
-            steps = max(1, -(-q.shape[1] // _HALF) // 2)
+            steps = max(1, -(-n_q // _HALF) // 2)
             together = max(together, config.lag * multiprocessors(q.device) // steps)
         together = max(1, min(strips, together))
     sizes = backward.Sizes(
