@@ -28,7 +28,8 @@ def _rows(column: pl.Series, work_out: WorkOut) -> pl.Series:
     # To work out a value costs many times a look-up, so a table half as long as the column pays already.
     if high - low >= len(column) // 2:
         return _made(column, work_out)
-    values = pl.int_range(low, high + 1, eager=True).extend(pl.Series([None], dtype=pl.Int64))
+    # Counted from 0, because the number after the highest may not exist.
+    values = (pl.int_range(high - low + 1, eager=True) + low).extend(pl.Series([None], dtype=pl.Int64))
     return _made(values, work_out).gather((column - low).fill_null(high - low + 1))
 
 

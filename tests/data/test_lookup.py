@@ -63,6 +63,14 @@ def test_counted_values_are_fitted_as_sorted_ones(seen: list[int], name: str, n_
     assert NumericField.fit(name, values, n_bins) == NumericField(tuple(edges), bent.mean(), bent.std() or 1.0)
 
 
+@pytest.mark.parametrize("end", [2**63 - 1, -(2**63)])
+def test_values_at_the_ends_of_int64_are_looked_up(end: int) -> None:
+    values = [end, None, *([end] * 9), end - 1 if end > 0 else end + 1]
+    field = NumericField.fit("size", np.asarray([x for x in values if x is not None], np.int64), 4)
+    made = pl.DataFrame({"x": values}, schema={"x": pl.Int64}).select(field.tokens("size", pl.col("x"))).unnest("x")
+    assert [(c, np.float32(v).tobytes()) for c, v in made.rows()] == [alone(field, False, x) for x in values]
+
+
 @pytest.mark.parametrize("values", [[0.5, -1.0, None, 3.25], [None, None], []])
 def test_floats_and_nulls_are_worked_out_row_by_row(values: list[float | None]) -> None:
     field = NumericField.fit("feature_1", np.asarray([0.25, 0.5, 3.25]), 3)
