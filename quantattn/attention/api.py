@@ -86,7 +86,8 @@ def attention(
         segments: int32, one number a token of q, (T,) or (B, N): a query sees the keys of its own number and no others,
             inside its sequence. Documents, or padding.
         segments_k: the same for k; None means `segments`.
-        deterministic: every path repeats to the bit, so True and False run the same code. "batch" promises more: a
+        deterministic: True: every path repeats to the bit. False lets the backward of Hopper add to dq in any order,
+            which is faster under causal masks; everything else runs the same code. "batch" promises more than True: a
             sequence's out, lse and gradients have the same bits alone and in any batch, and a query's out and lse the
             same bits however many of the queries before it are in the call (docs/streaming.md). Not promised: sums over
             the batch, as the gradients of sinks, scales and a broadcast bias are. Backends triton and tiled.
@@ -131,21 +132,21 @@ def attention(
         require_backend(backend, q, mask=mask, bias=bias, extras=extras, deterministic=deterministic)
     ordered = deterministic == "batch"
     if backend in ("triton", "hopper"):
-        hopper = backend == "hopper"
-        return _through_kernels(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, ordered, hopper)
+        how = (ordered, backend == "hopper", deterministic is not False)
+        return _through_kernels(q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, how)
     return _through_packs(backend, q, k, v, cu_seqlens, cu_seqlens_k, mask, bias, scale, extras, ordered)
 
 
 def _through_kernels(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor | None, cu_k: Tensor | None,
-    mask: Mask, bias: Tensor | None, scale: float, extras: Extras, ordered: bool, hopper: bool,
+    mask: Mask, bias: Tensor | None, scale: float, extras: Extras, how: tuple[bool, bool, bool],
 ) -> Attended:  # fmt: skip
     q, scale = ops.positive_scale(q, scale)
     dense = q.dim() == 4
     if not dense:
         q, k, v = q[None], k[None], v[None]
     more = ops.arguments(mask, extras)
-    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right, *more, ordered, hopper)
+    out, lse = ops.attention_op(q, k, v, cu_q, cu_k, bias, scale, mask.left, mask.right, *more, *how)
     lse = lse.transpose(1, 2)  # (B, H, N) as the kernels write it → (B, N, H)
     return Attended(out, lse) if dense else Attended(out[0], lse[0])
 

@@ -30,7 +30,7 @@ _MORE = (
 _MORE_COUNT = 10
 _ORDER = "bool ordered=False"
 """Of the forward alone: whether a query's order of sums depends on its own keys and on nothing else."""
-_HOPPER = "bool hopper=False"
+_HOPPER = "bool hopper=False, bool repeats=True"
 """Whether the kernels for sm_90 run, which take plain scores alone (`choose.py`)."""
 
 
@@ -115,9 +115,9 @@ def attention_op(
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
     segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
-    ordered: bool = False, hopper: bool = False,
+    ordered: bool = False, hopper: bool = False, repeats: bool = True,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Out = softmax(scores) v over the visible keys of each sequence, and its lse."""
+    """Out = softmax(scores) v over the visible keys of each sequence, and its lse; `repeats`: so that gradients do."""
     if cu_q is not None and cu_k is not None:
         check_values(q.shape[1], k.shape[1], cu_q, cu_k, bias)
     more = (prefix, softcap, dropout, scales, alibi, sinks, segments, segments_k, seed, rule)
@@ -146,7 +146,7 @@ def attention_backward_op(
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
     segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
-    wants_dbias: bool = False, hopper: bool = False,
+    wants_dbias: bool = False, hopper: bool = False, repeats: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv, dbias, dscales, dsinks, empty where there is nothing; scores are computed again, none is stored."""
     launch = _kernels()
@@ -156,7 +156,9 @@ def attention_backward_op(
     dq, dk, dv, dbias, dscales, dsinks = results
     out, lse = out.contiguous(), lse.contiguous()
     if hopper and _hopper_kernels(q.device).has_backward(q, problem):
-        _hopper_kernels(q.device).launch_backward(do, dlse, q, k, v, out, lse, dq, dk, dv, problem)
+        _hopper_kernels(q.device).launch_backward(
+            do, dlse, q, k, v, out, lse, dq, dk, dv, problem, deterministic=repeats
+        )
         return dq, dk, dv, dbias, dscales, dsinks
     delta = torch.empty_like(lse)
     along = None if scales is None else torch.zeros_like(lse)
@@ -186,7 +188,7 @@ def _backward_shapes(
     scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
     scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
     segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
-    wants_dbias: bool = False, hopper: bool = False,
+    wants_dbias: bool = False, hopper: bool = False, repeats: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return *(x.new_empty(x.shape) for x in (q, k, v)), *_shapes_of_more(q, bias, scales, sinks, wants_dbias)  # type: ignore[return-value]
 
@@ -205,24 +207,24 @@ _BIAS = 5
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, cu_q, cu_k, bias, scale, left, right, *more, _, hopper = inputs
+    q, k, v, cu_q, cu_k, bias, scale, left, right, *more, _, hopper, repeats = inputs
     ctx.save_for_backward(q, k, v, cu_q, cu_k, bias, *more[3:-1], *output)
-    ctx.numbers, ctx.rule, ctx.hopper = (scale, left, right, *more[:3]), more[-1], hopper
+    ctx.numbers, ctx.rule, ctx.kernels = (scale, left, right, *more[:3]), more[-1], (hopper, repeats)
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, cu_q, cu_k, bias, *tensors, out, lse = ctx.saved_tensors
     if do is None and dlse is None:
-        return (None,) * (9 + _MORE_COUNT + 2)
+        return (None,) * (9 + _MORE_COUNT + 3)
     do = torch.zeros_like(out) if do is None else do
     wants_dbias = bias is not None and ctx.needs_input_grad[_BIAS]
     dq, dk, dv, dbias, dscales, dsinks = attention_backward_op(
-        do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, *ctx.numbers, *tensors, ctx.rule, wants_dbias, ctx.hopper
+        do, dlse, q, k, v, out, lse, cu_q, cu_k, bias, *ctx.numbers, *tensors, ctx.rule, wants_dbias, *ctx.kernels
     )
     scales, _, sinks, *_ = tensors
     more = (None, None, None, dscales if scales is not None else None, None, dsinks if sinks is not None else None)
-    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 3, *more, *(None,) * 6
+    return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 3, *more, *(None,) * 7
 
 
 attention_op.register_autograd(_differentiate, setup_context=_save)

@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, cast
 
@@ -100,43 +100,29 @@ def _packed_calls(run: Callable[..., Tensor], inputs: Inputs) -> Calls:
     return _calls(batched, inputs, heads_first=False)
 
 
-def ours(inputs: Inputs, backend: str = "auto") -> Calls:
+def ours(inputs: Inputs, backend: str = "auto", deterministic: bool = True) -> Calls:
     """`quantattn.attention`."""
-    mask = inputs.mask
+    asked: dict[str, Any] = {"mask": inputs.mask, "backend": backend, "deterministic": deterministic}
     if inputs.lengths:
         cu = inputs.offsets()
-        return _packed_calls(lambda q, k, v: attention(q, k, v, cu, mask=mask, backend=backend).out, inputs)
-    return _calls(lambda q, k, v: attention(q, k, v, mask=mask, backend=backend).out, inputs, heads_first=False)
+        return _packed_calls(lambda q, k, v: attention(q, k, v, cu, **asked).out, inputs)
+    return _calls(lambda q, k, v: attention(q, k, v, **asked).out, inputs, heads_first=False)
 
 
 def unordered(inputs: Inputs) -> Calls:
-    """Our kernels for sm_90 with dq summed in whatever order, which `attention` does not offer: what an order costs."""
-    q, k, v, do = (x.contiguous() for x in (inputs.q, inputs.k, inputs.v, inputs.do))
+    """The same with dq summed in whatever order, where there is such a kernel: what an order costs."""
+    q, k, v = (x.contiguous() for x in (inputs.q, inputs.k, inputs.v))
     choice = choose_backend(q, k, v, mask=inputs.mask)
     if choice.backend != "hopper":
         raise ValueError(f"it belongs to the kernels for sm_90, and here runs {choice.backend}: {choice.reason}")
     from quantattn.attention.kernels import launch
     from quantattn.attention.kernels.hopper import launch as hopper
-    from quantattn.attention.kernels.hopper.configs import BACKWARD, padded_head
 
     cu = inputs.offsets() if inputs.lengths else None
-    mask, scale = inputs.mask, 1.0 / math.sqrt(q.shape[-1])
-    problem = launch.Problem(scale, mask.left, mask.right, cu, cu, prefix=mask.prefix)
+    problem = launch.Problem(1.0 / math.sqrt(q.shape[-1]), inputs.mask.left, inputs.mask.right, cu, cu)
     if not hopper.has_backward(q, problem):
         raise ValueError(f"its backward takes no head size of {q.shape[-1]}, or no lengths as these")
-    config = replace(BACKWARD[padded_head(q.shape[-1])], deterministic=False)
-    out, lse = torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
-
-    def forward() -> Tensor:
-        hopper.launch_forward(q, k, v, out, lse, problem)
-        return out
-
-    def backward() -> Sequence[Tensor]:
-        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-        hopper.launch_backward(do, None, q, k, v, out, lse, dq, dk, dv, problem, config)
-        return dq, dk, dv
-
-    return Calls(forward, backward)
+    return ours(inputs, deterministic=False)
 
 
 def _sdpa(kernel: SDPBackend, inputs: Inputs) -> Calls:

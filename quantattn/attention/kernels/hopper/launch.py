@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -87,7 +88,8 @@ def has_backward(q: Tensor, problem: Problem) -> bool:
 
 def launch_backward(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    dq: Tensor, dk: Tensor, dv: Tensor, problem: Problem, config: BackwardConfig | None = None,
+    dq: Tensor, dk: Tensor, dv: Tensor, problem: Problem, config: BackwardConfig | None = None, *,
+    deterministic: bool = True,
 ) -> None:  # fmt: skip
     """Write dq, dk and dv, contiguous and owned by the caller; every element of them.
 
@@ -104,9 +106,10 @@ def launch_backward(
         dv: like v.
         problem: without anything but scale > 0, bounds and offsets.
         config: the measured one when None.
+        deterministic: whether the sum of dq has an order, where no config says it.
     """
     d, width = q.shape[-1], padded_head(q.shape[-1])
-    config = config or BACKWARD[width]
+    config = config or replace(BACKWARD[width], deterministic=deterministic)
     q, k, v, do = (describable(x) for x in (q, k, v, do))
     if q.numel() == 0 or k.numel() == 0:
         for x in (dq, dk, dv):
