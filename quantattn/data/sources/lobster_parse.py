@@ -15,7 +15,7 @@ def parse(
     data: NDArray[np.uint8],  # (n,) lines without their header, of which the last has its end
     timed: bool,  # whether the first field is seconds after midnight in decimals
     out: NDArray[np.int64],  # (columns, room) out: integers; of a time its ns. n // (2 · columns) lines have room
-    decimals: NDArray[np.int64],  # (room,) out: digits after the point of a time
+    decimals: NDArray[np.int8],  # (room,) out: digits after the point of a time
 ) -> int:
     """Returns the number of lines, or −1 when one of them is no row of plain digits in the right number of columns.
 

@@ -99,9 +99,9 @@ def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool, compiled: boo
     try:
         if whole is None and sum(file.path.stat().st_size for file in (message, book)) <= _SMALL:
             whole = frame.drop("time").collect()
-        looked = frame if whole is None else whole.lazy()
-        bad = pl.any_horizontal(rules).any().alias("bad")
-        found = looked.select(*facts(levels), bad).collect().row(0, named=True)
+        asked = (*facts(levels), pl.any_horizontal(rules).any().alias("bad"))
+        looked = frame.select(asked).collect() if whole is None else whole.select(asked)
+        found = looked.row(0, named=True)
     except (pl.exceptions.ComputeError, pl.exceptions.SchemaError, pl.exceptions.ShapeError):
         return _read_by_line(pair, message, book, rounded_times, quarantine)
     except OSError as error:

@@ -26,7 +26,7 @@ def read_whole(message: File, book: File) -> pl.DataFrame | None:
         RuntimeError: numba is not installed.
     """
     parser = compiled("quantattn.data.sources.lobster_parse")
-    columns: dict[str, NDArray[np.int64]] = {}
+    columns: dict[str, NDArray[np.signedinteger]] = {}
     lines: list[int] = []
     for file in (message, book):
         data = _bytes(file.path)
@@ -37,7 +37,7 @@ def read_whole(message: File, book: File) -> pl.DataFrame | None:
         if not len(data) or data[-1] != ord("\n"):
             data = np.append(data, np.uint8(ord("\n")))
         room = len(data) // (2 * len(file.columns)) + 1  # a field has a digit and something after it
-        made, decimals = np.empty((len(file.columns), room), np.int64), np.empty(room, np.int64)
+        made, decimals = np.empty((len(file.columns), room), np.int64), np.empty(room, np.int8)
         lines.append(parser.parse(data, file is message, made, decimals))
         columns |= {name: made[i, : lines[-1]] for i, name in enumerate(file.columns)}
         if file is message:
