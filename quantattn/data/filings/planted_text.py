@@ -132,7 +132,7 @@ def write_text(
         *said(_PRICES, ROSE if rose else FELL),
         f"Operating income changed by {amount} million dollars from the prior year.",
         "Item 8. Financial Statements and Supplementary Data",
-        *_filler(rng, 30),
+        *_filler(rng, _SHORTEST + 1),
         "SIGNATURES",
         f"Pursuant to the requirements of the Securities Exchange Act of 1934, signed by {company}.",
     ]
