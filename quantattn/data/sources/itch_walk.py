@@ -111,7 +111,7 @@ def decode(
             return n, i, NUMBER
         printable = 1 if code in (_E, _P) else -1
         if fields[code, PRINTABLE] >= 0:
-            printable = np.int64(data[at + fields[code, PRINTABLE]] == _Y)
+            printable = 1 if data[at + fields[code, PRINTABLE]] == _Y else 0
         if fields[code, TRADES] >= 0:
             if not _is_state(data[at + fields[code, TRADES]]):
                 return n, i, STATE
