@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.util import find_spec
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +26,12 @@ NOT_INSTALLED = (
 )
 PENALTIES = (1.0, 10.0, 100.0, 1000.0)
 TREES = 100
+TREE_SETTINGS: dict[str, Any] = {
+    "max_iter": TREES, "learning_rate": 0.05, "max_leaf_nodes": 15, "min_samples_leaf": 5, "l2_regularization": 1.0,
+    "early_stopping": False,
+}  # fmt: skip
+"""Of gradient boosting, for classes and for numbers; how many of the trees are kept, the validation rows say."""
+
 FEW_ROWS = 20_000
 """Training rows from which on no penalty but the smallest is tried, and boosting gets all threads."""
 
@@ -94,15 +101,7 @@ def boosted_probabilities(
     present = np.unique(labels)
     if present.size < 2:
         raise ValueError(f"gradient boosting needs two classes in the training rows, got only class {present[0]}")
-    model = HistGradientBoostingClassifier(
-        max_iter=TREES,
-        learning_rate=0.05,
-        max_leaf_nodes=15,
-        min_samples_leaf=5,
-        l2_regularization=1.0,
-        early_stopping=False,
-        random_state=seed,
-    )
+    model = HistGradientBoostingClassifier(**TREE_SETTINGS, random_state=seed)
     x_train = require_features(train, kept.size)[kept]
     frequencies = class_frequencies(labels, n_classes)
 

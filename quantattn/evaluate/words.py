@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 
 from quantattn.evaluate.baselines import Recalibrated
-from quantattn.evaluate.boosting import BOOSTING, FEW_ROWS, TREES, boosting_is_installed
+from quantattn.evaluate.boosting import BOOSTING, FEW_ROWS, TREE_SETTINGS, boosting_is_installed
 from quantattn.evaluate.metrics import finite
 
 Floats = NDArray[np.float64]
@@ -214,15 +214,7 @@ def boosted_values(
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
 
-    model = HistGradientBoostingRegressor(
-        max_iter=TREES,
-        learning_rate=0.05,
-        max_leaf_nodes=15,
-        min_samples_leaf=5,
-        l2_regularization=1.0,
-        early_stopping=False,
-        random_state=seed,
-    )
+    model = HistGradientBoostingRegressor(**TREE_SETTINGS, random_state=seed)
     with threadpool_limits(limits=1 if len(train) < FEW_ROWS else None):
         model.fit(train, y_train)
         best = _best(model.staged_predict(valid), y_valid)

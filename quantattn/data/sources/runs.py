@@ -227,6 +227,12 @@ def lazy_table(make: Callable[[], Iterator[pl.DataFrame]], look: Callable[[pl.Da
     if size <= TABLE:
         return pl.concat(kept).lazy()
 
+    return made_again(make, schema)
+
+
+def made_again(make: Callable[[], Iterator[pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:
+    """The table that `make` gives in batches, made again whenever it is computed, as far as it is asked for."""
+
     def again(columns: list[str] | None, where: pl.Expr | None, rows: int | None, _: int | None) -> Iterator[Any]:
         for made in make():
             found = made if where is None else made.filter(where)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
-from polars.io.plugins import register_io_source
 
 from quantattn.data.market.levels import LevelBook, LevelTally
 from quantattn.data.schema import CANONICAL_ORDER, CLEAR, EXECUTE, UPDATE, Instrument, level_columns
 from quantattn.data.sources.crypto.feed import Account
 from quantattn.data.sources.decimals import greatest_step
+from quantattn.data.sources.runs import made_again
 from quantattn.data.sources.source import Source
 
 KEPT = 4_000_000
@@ -242,19 +241,11 @@ def _piece_by_piece(parts: Parts, stage_of: Callable[[Account], Stage], account:
     if seen.rows <= KEPT:
         return _source(pl.concat(kept).lazy(), seen, stage)
 
-    def again(columns: list[str] | None, where: pl.Expr | None, rows: int | None, _: int | None) -> Iterator[Any]:
+    def again() -> Iterator[pl.DataFrame]:
         fresh = account.again()
-        for made in _run(_of_one_entity(parts(fresh)), stage_of(fresh)):
-            found = made if where is None else made.filter(where)
-            found = found if columns is None else found.select(columns)
-            if rows is not None:
-                found = found.head(rows)
-                rows -= found.height
-            yield found
-            if rows == 0:
-                return
+        return _run(_of_one_entity(parts(fresh)), stage_of(fresh))
 
-    return _source(register_io_source(again, schema=schema or {}), seen, stage)
+    return _source(made_again(again, schema or pl.Schema()), seen, stage)
 
 
 def _run(rows: Iterator[pl.DataFrame] | list[pl.DataFrame], stage: Stage) -> Iterator[pl.DataFrame]:
