@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def test_stop_and_resume_equals_never_stopped(tmp_path: Path, step: int, every: 
     assert (tmp_path / "whole" / "metrics.csv").read_text() == (tmp_path / "parts" / "metrics.csv").read_text()
 
 
+@pytest.fixture
+def in_the_foreground() -> Iterator[None]:
+    """Ctrl-C means what it means there, also where a shell has started the tests as a background job."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("in_the_foreground")
 def test_ctrl_c_saves_and_stops_too_and_gets_its_meaning_back(tmp_path: Path) -> None:
     whole, _, _ = train(tmp_path / "whole", validate_every=3)
     first, _, _ = train(tmp_path / "parts", validate_every=3, watch=stop_at(2, signal.SIGINT))
