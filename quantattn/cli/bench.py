@@ -34,6 +34,12 @@ PICTURES = {
     "generations": ("quantattn.evaluate.generations", "draw_generations"),
 }
 """Benchmark → what draws its rows."""
+COUNTS = {
+    "loader": ("tokens", "budget", "rounds", "turns"),
+    "read": ("rows", "few", "stocks", "turns"),
+    "events": ("rows", "entities", "horizon", "rounds", "turns"),
+}
+"""Section → settings of it that count something."""
 STEEPEST_SLOPE = 1.1
 """Log-log slope of peak memory over length that still counts as linear."""
 
@@ -51,6 +57,7 @@ def measure(config: DictConfig) -> int:
         raise UsageError(f"bench={name}: there is no such benchmark{nearest(str(name), BENCHMARKS)}")
     if dtype not in DTYPES:
         raise UsageError(f"dtype={dtype}: expected one of {', '.join(DTYPES)}")
+    _require_counts(settings)
     cases = shapes.read(settings)
     if settings["draw"] is not None:
         return _draw_again(name, Path(settings["draw"]), Console())
@@ -156,6 +163,14 @@ def _encoder(settings: dict[str, Any], console: Console) -> int:
         raise ValueError("nothing could be begun; the reasons stand above")
     console.print(f"written: {path}")
     return FAILED if any(row.failed for row in rows) else DONE
+
+
+def _require_counts(settings: dict[str, Any]) -> None:
+    for section, names in COUNTS.items():
+        for name in names:
+            value = settings[section][name]
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UsageError(f"{section}.{name} must be a whole number of at least 1, got {value!r}")
 
 
 def _loader(settings: dict[str, Any], console: Console) -> int:

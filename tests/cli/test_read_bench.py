@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
+from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 
 from quantattn.cli import main
 from quantattn.cli.benchmarks import read, read_inputs, read_peers
-from quantattn.data.sources import scan_itch
+from quantattn.data.sample import write_lobster
+from quantattn.data.sources import scan_itch, scan_lobster
+from quantattn.data.synthetic import SyntheticMarket
 
 pytest.importorskip("numba", reason="numba is not here (pip install 'quantattn[book]')")
 
@@ -43,6 +47,28 @@ def test_the_session_that_is_made_is_sound(tmp_path: Path) -> None:
     assert "4,006 messages: R 3, H 3" in " ".join(source.report.notes)
     kinds = source.frame.collect()["kind"].value_counts().filter(pl.col("count") > 50)["kind"]
     assert sorted(kinds) == [1, 2, 3, 4]
+
+
+def test_days_are_repeated_over_changes_of_clocks_and_can_all_be_read(tmp_path: Path) -> None:
+    source = SyntheticMarket(entities=("MADE",), events_per_entity=40).source()
+    write_lobster(source.frame.collect(), tmp_path / "made")
+    folder, rows = read_inputs.lobster_days(str(tmp_path / "made"), 40 * 30, tmp_path / "days")
+    days = sorted({date.fromisoformat(file.name.split("_")[1]) for file in folder.iterdir()})
+    assert rows == 40 * 30
+    assert {(b - a).days for a, b in pairwise(days)} == {7}
+    assert days[0] < date(2024, 3, 10) < days[-1]
+    assert scan_lobster(folder).frame.select(pl.len()).collect().item() == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("read.rows", 0), ("read.turns", "x"), ("events.rounds", -1), ("loader.tokens", 0)]
+)
+def test_what_counts_must_be_a_number_of_at_least_one(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["quantattn", "bench=read", f"{name}={value}"])
+    assert main("bench") == 2
+    assert f"{name} must be a whole number of at least 1, got {value!r}" in capsys.readouterr().err
 
 
 def test_readers_are_compared_and_absent_ones_passed_over(

@@ -26,6 +26,7 @@ Arrays = Any
 def lobster_days(source: str | None, rows: int, folder: Path) -> tuple[Path, int]:
     """LOBSTER days with one level of the book, unpacked and repeated with later dates until they are so many rows.
 
+    Later by whole weeks: clocks change on Sundays, for which LOBSTER has no day, and a file of such a day is refused.
     Without a folder they are of a synthetic market. Returns the new folder, and how many rows it has.
 
     Raises:
@@ -41,7 +42,8 @@ def lobster_days(source: str | None, rows: int, folder: Path) -> tuple[Path, int
         raise ValueError(f"{source} holds no day with one level of the book, which is what bench=read repeats")
     lines = [sum(1 for _ in read_lines(pair.message)) for pair in pairs]
     folder.mkdir()
-    later = max(pair.date for pair in pairs) - min(pair.date for pair in pairs) + dt.timedelta(1)
+    span = max(pair.date for pair in pairs) - min(pair.date for pair in pairs)
+    later = dt.timedelta(weeks=span.days // 7 + 1)
     done = 0
     for turn in itertools.count():
         for pair, count in zip(pairs, lines, strict=True):
