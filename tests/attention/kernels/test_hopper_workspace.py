@@ -54,6 +54,12 @@ def test_few_visible_keys_have_a_configuration_of_their_own(
     assert forward_config(256, n_q, n_k, left, right) is FORWARD[256]  # where there is none
 
 
+def test_a_pack_whose_sequences_have_less_than_a_key_on_average_has_a_configuration_too() -> None:
+    for columns, table in FORWARD.items():
+        assert forward_config(columns, 0, 0, None, None) in (table, SHORT.get(columns))
+        assert forward_config(columns, 0, 0, None, 0) in (table, SHORT.get(columns))
+
+
 def test_wider_heads_take_it_for_fewer_keys_and_only_under_a_bound() -> None:
     assert forward_config(128, 64, 64, None, None) is FORWARD[128]
     assert forward_config(128, 1024, 1024, None, 0) is SHORT[128]

@@ -65,7 +65,7 @@ SHORT = {
     128: ForwardConfig(1, 64, stages=2, registers=168, spare=32, overlap=True, turns=False, programs=2),
 }
 """The same where a query sees few keys: a tile is over soon, and what its program waits for others do beside it."""
-_FEW = {64: (512, 2048), 128: (0, 1024), 256: (0, 0)}
+_FEW = {64: (512, 2048), 128: (0, 1024)}
 """How many keys are few, by columns: without a bound and with one."""
 
 
@@ -79,6 +79,8 @@ def forward_config(columns: int, n_q: int, n_k: int, left: int | None, right: in
         left: bound of the window, or None.
         right: likewise.
     """
+    if columns not in SHORT:
+        return FORWARD[columns]
     keys, (few, few_bounded) = n_k, _FEW[columns]
     if left is not None or right is not None:
         ahead, behind = n_k if right is None else right, n_q if left is None else left
