@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -176,48 +176,51 @@ def _require_counts(settings: dict[str, Any]) -> None:
 def _loader(settings: dict[str, Any], console: Console) -> int:
     from quantattn.cli.benchmarks import loader
 
-    rows = []
-    for row in loader.benchmark(settings["loader"], console.print):
-        rows.append(row)
-        console.print(
+    def tell(row: loader.LoaderRow) -> str:
+        return (
             f"{row.impl}: {row.ms:.2f} ms a batch, {row.sequences_per_s:,} sequences/s, {row.tokens_per_s:,} tokens/s, "
-            f"{row.padding:.0%} padding, peak {row.peak_mib:,.0f} MiB, {row.times:.1f} × padded",
-            soft_wrap=True,
+            f"{row.padding:.0%} padding, peak {row.peak_mib:,.0f} MiB, {row.times:.1f} × padded"
         )
-    # The host's memory and processor are measured, whatever else it has.
-    console.print(f"written: {write_rows(rows, Path(settings['results']), 'loader', 'cpu')}")
-    return DONE
+
+    return _on_the_host("loader", loader.benchmark(settings["loader"], console.print), tell, settings, console)
 
 
 def _tokens(settings: dict[str, Any], console: Console) -> int:
     from quantattn.cli.benchmarks import tokens
 
-    rows = []
-    for row in tokens.benchmark(settings["events"], console.print):
-        rows.append(row)
-        console.print(
+    def tell(row: tokens.TokensRow) -> str:
+        return (
             f"{row.impl}: {row.events_per_s:,} events/s, {row.ns:.0f} ns each (features {row.features_ns:.0f}, labels "
             f"{row.labels_ns:.0f}, tokens {row.tokens_ns:.0f}; by the clock {row.wall_ns:.0f}), peak "
-            f"{row.peak_mib:,.0f} MiB, {row.times:.1f} × pandas",
-            soft_wrap=True,
+            f"{row.peak_mib:,.0f} MiB, {row.times:.1f} × pandas"
         )
-    console.print(f"written: {write_rows(rows, Path(settings['results']), 'tokens', 'cpu')}")
-    return DONE
+
+    return _on_the_host("tokens", tokens.benchmark(settings["events"], console.print), tell, settings, console)
 
 
 def _read(settings: dict[str, Any], console: Console) -> int:
     from quantattn.cli.benchmarks import read
 
-    rows = []
-    say = functools.partial(console.print, soft_wrap=True)
-    for row in read.benchmark(settings["read"], say):
-        rows.append(row)
-        say(
+    def tell(row: read.ReadRow) -> str:
+        return (
             f"{row.work}, {row.impl}: {row.rows_per_s:,} rows/s of {row.rows:,}, {row.ns:,.0f} ns each (by the clock "
             f"{row.wall_ns:,.0f}), peak {row.peak_mib:,.0f} MiB, {row.times:.2f} × quantattn's time, "
             f"sha256 {row.sha256[:8] or '–'}"
         )
-    console.print(f"written: {write_rows(rows, Path(settings['results']), 'read', 'cpu')}")
+
+    say = functools.partial(console.print, soft_wrap=True)
+    return _on_the_host("read", read.benchmark(settings["read"], say), tell, settings, console)
+
+
+def _on_the_host(
+    name: str, rows: Iterable[Any], tell: Callable[[Any], str], settings: dict[str, Any], console: Console
+) -> int:
+    """Rows of the host's memory and processor, whatever else it has."""
+    kept = []
+    for row in rows:
+        kept.append(row)
+        console.print(tell(row), soft_wrap=True)
+    console.print(f"written: {write_rows(kept, Path(settings['results']), name, 'cpu')}")
     return DONE
 
 

@@ -35,18 +35,12 @@ def test_padded_batches_hold_what_packs_hold(tmp_path: Path) -> None:
 
 
 def test_a_table_and_a_file_come_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    here: Callable[..., object],
 ) -> None:
     """Each loader runs in this process, which is all that differs."""
-    answers: list[object] = []
-
-    class Pipe:
-        send = staticmethod(answers.append)
-
-    def here(name: str, target: Callable[..., None], *arguments: object) -> object:
-        target(*arguments, Pipe)
-        return answers.pop()
-
     monkeypatch.setattr(loader, "apart", here)
     own = ["loader.lengths=[[5,40]]", "loader.tokens=4000", "loader.budget=400", "loader.turns=1", "loader.rounds=1"]
     monkeypatch.setattr(sys, "argv", ["quantattn", "bench=loader", f"results={tmp_path}", *own])

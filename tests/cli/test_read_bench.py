@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Callable
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -72,18 +73,12 @@ def test_what_counts_must_be_a_number_of_at_least_one(
 
 
 def test_readers_are_compared_and_absent_ones_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    here: Callable[..., object],
 ) -> None:
     """Each reader runs in this process, which is all that differs."""
-    answers: list[object] = []
-
-    class Pipe:
-        send = staticmethod(answers.append)
-
-    def here(name: str, target: object, *arguments: object) -> object:
-        read.run(*arguments, Pipe)  # type: ignore[arg-type]
-        return answers.pop()
-
     monkeypatch.setattr(read, "apart", here)
     monkeypatch.setattr(read, "_is_here", lambda name, site: name == "pandas")
     own = ["read.rows=3000", "read.few=500", "read.stocks=2", "read.turns=1"]

@@ -66,18 +66,12 @@ def test_days_are_repeated_in_order(tmp_path: Path) -> None:
 
 
 def test_a_table_and_a_file_come_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    here: Callable[..., object],
 ) -> None:
     """Each implementation runs in this process, which is all that differs; another result ends it."""
-    answers: list[object] = []
-
-    class Pipe:
-        send = staticmethod(answers.append)
-
-    def here(name: str, target: Callable[..., None], *arguments: object) -> object:
-        target(*arguments, Pipe)
-        return answers.pop()
-
     monkeypatch.setattr(tokens, "apart", here)
     own = ["events.rows=4000", "events.entities=2", "events.turns=1", "events.rounds=1"]
     monkeypatch.setattr(sys, "argv", ["quantattn", "bench=tokens", f"results={tmp_path}", *own])
