@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from quantattn.data.market.sessions import SECOND, Sessions
 from quantattn.data.protocol import MidMove, Threshold, mid_moves, perturb_future
+from quantattn.data.protocol.labels.threshold import exact_sum
 
 SESSIONS = Sessions("test", np.array([0, 30]) * SECOND, np.array([20, 60]) * SECOND)
 TIMES = [s * SECOND + n for s in (0, 1, 2, 3, 5, 8, 13, 20, 25, 30, 31, 33, 40, 59) for n in (0, 0, 1)]
@@ -228,6 +230,14 @@ def test_a_tie_with_the_threshold_is_no_move_where_floats_would_say_otherwise() 
     table = mid_moves(book([200, 200]), MidMove(1)).head(1).with_columns(move_num=num, move_den=den)
     assert Threshold(theta).classify(table)["label"].to_list() == [1]
     assert Threshold(theta - Fraction(1, 10**40)).classify(table)["label"].to_list() == [2]
+
+
+@given(st.lists(st.floats(-(2.0**60), 2.0**60)), st.integers(1, 3_000))
+@settings(max_examples=100, deadline=None)
+def test_a_sum_is_rounded_once(values: list[float], times: int) -> None:
+    """Small values beside large ones of either sign, more than are summed at once, subnormal ones too."""
+    repeated = np.tile(np.asarray(values, np.float64), times)
+    assert exact_sum(repeated) == math.fsum(repeated.tolist())
 
 
 def test_thresholds_are_fitted_on_the_given_rows_alone() -> None:

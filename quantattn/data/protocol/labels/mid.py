@@ -213,21 +213,31 @@ def _fraction(
     mid: Int64Array, row: Int64Array, past: Int64Array, ahead: Ahead, move: MidMove
 ) -> tuple[Int64Array, Int64Array]:
     """Numerator and denominator of the relative move of each row."""
-    total = np.concatenate(([0], np.cumsum(mid)))
     last = ahead.last
-    n, p = np.maximum(last - row, 1), row - past
     if move.method == 0:
         return mid[last] - mid, mid
+    total = np.cumsum(mid)
     if move.smoothing is not None:
         _must_fit(int(mid.max()), move.smoothing + 1, 1)
-        before = total[row + 1] - total[past + 1]
-        return total[last + 1] - total[np.maximum(last - move.smoothing, 0)] - before, before
-    following = np.where(last > row, total[last + 1] - total[row + 1], mid)
+        before = total - _until(total, past)
+        return total[last] - _until(total, np.maximum(last - move.smoothing, 0) - 1) - before, before
+    following, n = total[last], last - row
+    following -= total
+    still = np.flatnonzero(n == 0)
+    following[still], n[still] = mid[still], 1
+    p = row - past
     _must_fit(int(mid.max()), int(n.max()), int(p.max()))
     if move.method == 1:
-        return following - n * mid, n * mid
-    before = total[row + 1] - total[past + 1]
+        n *= mid
+        following -= n
+        return following, n
+    before = total - _until(total, past)
     return p * following - n * before, n * before
+
+
+def _until(total: Int64Array, row: Int64Array) -> Int64Array:
+    """The running total up to and including each row, 0 for row −1."""
+    return np.where(row >= 0, total[row], 0)
 
 
 def _must_fit(mid: int, n: int, p: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -16,27 +17,21 @@ BoolArray = npt.NDArray[np.bool_]
 class Prices:
     """Prices of R events in **half** price units, so that a mid needs no fraction, and where they cannot be used.
 
+    What few labels look at is made when it is asked for.
+
     Attributes:
+        frame: the R events.
         mid: (R,) bid + ask, twice a trade's price, or twice a bar's close; 0 where it is missing.
-        high: (R,) twice the high of a bar; elsewhere `mid` itself.
-        low: (R,) twice the low of a bar; elsewhere `mid` itself.
-        ask: (R,) twice the best ask; of a table without a book, `mid` itself.
-        bid: (R,) twice the best bid; likewise.
         halted: (R,) during a halt.
         crossed: (R,) a locked or crossed book.
         missing: (R,) no price, or no bid or no ask.
-        rangeless: (R,) `missing`, or a bar without its high or low.
     """
 
+    frame: pl.DataFrame
     mid: Int64Array
-    high: Int64Array
-    low: Int64Array
-    ask: Int64Array
-    bid: Int64Array
     halted: BoolArray
     crossed: BoolArray
     missing: BoolArray
-    rangeless: BoolArray
 
     @staticmethod
     def of(frame: pl.DataFrame) -> Prices:
@@ -50,21 +45,46 @@ class Prices:
         if has_book(frame):
             ask, bid = frame["ask_price_1"], frame["bid_price_1"]
             crossed = (bid >= ask).fill_null(False).to_numpy()
-            missing = (ask.is_null() | bid.is_null()).to_numpy()
-            mid = (ask + bid).fill_null(0).to_numpy()
-            return Prices(mid, mid, mid, _half(ask), _half(bid), halted, crossed, missing, missing)
+            return Prices(frame, (ask + bid).fill_null(0).to_numpy(), halted, crossed, _missing(ask, bid))
         price = frame[price_column(frame)]
-        mid, missing = _half(price), price.is_null().to_numpy()
-        high, low = (_half(frame[name]) if name in frame.columns else mid for name in ("high", "low"))
-        rangeless = missing.copy()
-        for name in ("high", "low"):
-            if name in frame.columns:
-                rangeless |= frame[name].is_null().to_numpy()
-        return Prices(mid, high, low, mid, mid, halted, np.zeros(size, np.bool_), missing, rangeless)
+        return Prices(frame, _half(price), halted, np.zeros(size, np.bool_), _missing(price))
+
+    @cached_property
+    def high(self) -> Int64Array:
+        """(R,) twice the high of a bar; elsewhere `mid` itself."""
+        return self._of_bar("high")
+
+    @cached_property
+    def low(self) -> Int64Array:
+        """(R,) twice the low of a bar; elsewhere `mid` itself."""
+        return self._of_bar("low")
+
+    @cached_property
+    def ask(self) -> Int64Array:
+        """(R,) twice the best ask; of a table without a book, `mid` itself."""
+        return _half(self.frame["ask_price_1"]) if has_book(self.frame) else self.mid
+
+    @cached_property
+    def bid(self) -> Int64Array:
+        """(R,) twice the best bid; of a table without a book, `mid` itself."""
+        return _half(self.frame["bid_price_1"]) if has_book(self.frame) else self.mid
+
+    @cached_property
+    def rangeless(self) -> BoolArray:
+        """(R,) `missing`, or a bar without its high or low."""
+        if has_book(self.frame):
+            return self.missing
+        names = (price_column(self.frame), "high", "low")
+        return _missing(*(self.frame[name] for name in names if name in self.frame.columns))
 
     def part(self, first: int, last: int) -> Prices:
         """Rows first … last − 1."""
-        return Prices(*(getattr(self, field.name)[first:last] for field in fields(self)))
+        here = slice(first, last)
+        return Prices(self.frame[here], self.mid[here], self.halted[here], self.crossed[here], self.missing[here])
+
+    def _of_bar(self, name: str) -> Int64Array:
+        own = not has_book(self.frame) and name in self.frame.columns
+        return _half(self.frame[name]) if own else self.mid
 
 
 def has_book(frame: pl.DataFrame) -> bool:
@@ -104,3 +124,12 @@ def require_positive(frame: pl.DataFrame) -> None:
 
 def _half(price: pl.Series) -> Int64Array:
     return np.asarray((price.cast(pl.Int64) * 2).fill_null(0).to_numpy(), np.int64)
+
+
+def _missing(*prices: pl.Series) -> BoolArray:
+    """Where any of them is null."""
+    missing = np.zeros(len(prices[0]), np.bool_)
+    for price in prices:
+        if price.null_count():
+            missing |= price.is_null().to_numpy()
+    return missing

@@ -20,6 +20,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 CLASS_NAMES: dict[int, tuple[str, ...]] = {2: ("down", "up"), 3: ("down", "flat", "up")}
 """Number of classes → what each is called, by code."""
+_SUMMED_AT_ONCE = 2**13  # values that stay in the nearest cache
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,15 @@ class Threshold:
         Raises:
             ValueError: no training row has a move, or a setting is not one of these.
         """
-        train = moves[rows].filter(pl.col("move_num").is_not_null())
+        needed = ("move_num", "move_den", "label_end", "^(ask|bid)_price_1$")
+        train = moves.select(needed)[rows].filter(pl.col("move_num").is_not_null())
         if not train.height:
             raise ValueError(f"none of the {len(rows)} training rows has a move to fit a threshold on")
         num, den = np.abs(train["move_num"].to_numpy()), train["move_den"].to_numpy()
         sizes = num / den
         name: str = rule
         if rule == "mean":
-            theta = Fraction(math.fsum(sizes) / train.height / 2)
+            theta = Fraction(exact_sum(sizes) / train.height / 2)
         elif rule == "quantile":
             if not 0 <= quantile <= 1:
                 raise ValueError(f"quantile must lie in [0, 1], got {quantile}")
@@ -88,7 +90,7 @@ class Threshold:
             if not has_book(train):
                 raise ValueError("rule 'spread' must see a book, and the table has no ask_price_1 and bid_price_1")
             ask, bid = train["ask_price_1"].to_numpy(), train["bid_price_1"].to_numpy()
-            theta = Fraction(math.fsum(2 * (ask - bid) / (ask + bid)) / train.height)
+            theta = Fraction(exact_sum(2 * (ask - bid) / (ask + bid)) / train.height)
         else:
             raise ValueError(f"rule must be 'mean', 'quantile' or 'spread', got {rule!r}")
         return Threshold(theta, name, train.height, int(train["label_end"].to_numpy().max()) + 1)
@@ -98,13 +100,13 @@ class Threshold:
         if classes not in CLASS_NAMES:
             raise ValueError(f"classes must be 2 or 3, got {classes!r}")
         num, den = moves["move_num"], moves["move_den"]
-        beyond = _exceeds(num.abs().fill_null(0).to_numpy(), den.fill_null(1).to_numpy(), self.theta)
-        way = pl.Series("way", np.where(beyond, np.sign(num.fill_null(0).to_numpy()), 0).astype(np.int8))
-        label = way + 1 if classes == 3 else (way + 1) // 2
-        known = num.is_not_null() & ((way != 0) | (classes == 3))
-        flat = num.is_not_null() & ~known
+        beyond = _exceeds(num.abs().fill_null(0).to_numpy(), den.fill_null(1).to_numpy(), self.theta).astype(np.int8)
+        way = pl.Series("way", np.where(num.fill_null(0).to_numpy() < 0, -beyond, beyond))
+        if classes == 3:
+            return moves.with_columns(pl.when(num.is_not_null()).then(way + 1).alias("label"))
+        flat = num.is_not_null() & (way == 0)
         return moves.with_columns(
-            pl.when(known).then(label).cast(pl.Int8).alias("label"),
+            pl.when(num.is_not_null() & ~flat).then((way + 1) // 2).alias("label"),
             *(pl.when(~flat).then(pl.col(name)).alias(name) for name in ("label_start", "label_end")),
             pl.when(flat).then(pl.lit("no move", LABEL_REASON)).otherwise("label_reason").alias("label_reason"),
         )
@@ -126,13 +128,31 @@ class Threshold:
         return Threshold(Fraction(plain["theta"]), plain["rule"], plain["fitted_rows"], plain["fitted_until"])
 
 
+def exact_sum(values: npt.NDArray[np.float64]) -> float:
+    """The float64 nearest to the sum of finite values, as `math.fsum` finds it a value at a time.
+
+    A part of every value, a multiple of one unit, is summed without rounding, then a part of what is left
+    (Rump, Ogita, Oishi 2008, "Accurate floating-point summation I", algorithm 3.2).
+    """
+    parts: list[float] = []
+    for first in range(0, len(values), _SUMMED_AT_ONCE):
+        rest = values[first : first + _SUMMED_AT_ONCE]
+        while largest := max(float(rest.max()), -float(rest.min())):
+            unit = math.ldexp(1.0, math.frexp(largest)[1] + _SUMMED_AT_ONCE.bit_length())
+            part = (rest + unit) - unit
+            parts.append(float(part.sum()))
+            rest = rest - part
+    return math.fsum(parts)
+
+
 def _exceeds(num: Int64Array, den: Int64Array, theta: Fraction) -> BoolArray:
     """Whether num / den > theta, for num ≥ 0 and den > 0: floats decide, and where they are too close, integers do."""
     if theta == 0:
         positive: BoolArray = num > 0
         return positive
-    value, bound = num / den, float(theta)
-    beyond = value > bound
-    for i in np.flatnonzero(np.abs(value - bound) <= 1e-14 * bound):
+    bound = float(theta)
+    excess = num / den - bound
+    beyond: BoolArray = excess > 0
+    for i in np.flatnonzero(np.abs(excess, out=excess) <= 1e-14 * bound):
         beyond[i] = int(num[i]) * theta.denominator > theta.numerator * int(den[i])
     return beyond
