@@ -56,7 +56,8 @@ def main(root: str, site: str, cpu_seconds: int, memory_mib: int) -> None:
     """Answer requests until the input ends."""
     open_packages(Path(root))
     sys.path.append(site)
-    from quantattn.data.filings.parsing import Request, parse
+    from quantattn.data.filings.parsed import Request
+    from quantattn.data.filings.parsing import parse
 
     limit(memory_mib)
     while len(size := sys.stdin.buffer.read(8)) == 8:

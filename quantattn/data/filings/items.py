@@ -241,7 +241,7 @@ def _cut(text: str, chosen: list[_Choice], parts: list[PartLine]) -> list[Sectio
         if n + 1 < len(chosen) and end >= after - 2 and not after_title(own).strip():
             waiting = (replace(heading, start=start), names)
             continue
-        sections.append(Section(names, start, end, _status(own)))
+        sections.append(Section(names, start, end, status_of(own)))
     return sections
 
 
@@ -257,8 +257,8 @@ def _before_part(text: str, start: int, end: int, parts: list[PartLine]) -> int:
     return end
 
 
-def _status(own: str) -> str:
-    """Status of an item from its title and text."""
+def status_of(own: str) -> str:
+    """Status of an item from its title, without its number, and the text after it."""
     body = after_title(own)
     if len(body) <= _LONGEST_NOTHING and (_NOTHING.match(body) or not body.strip()):
         return OMITTED

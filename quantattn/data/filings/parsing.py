@@ -9,12 +9,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from quantattn.data.filings.facts import Fact
+from quantattn.data.filings.cut import is_cut, looks_cut, parse_record, read_items, read_metadata
 from quantattn.data.filings.forms import family, form_on_cover, is_amendment
 from quantattn.data.filings.items import Section, items_of
 from quantattn.data.filings.markup import conserved, render_html
+from quantattn.data.filings.parsed import (
+    NO_FORM,
+    NOT_A_FILING,
+    OK,
+    OTHER_FORM,
+    SIZE_LIMIT,
+    UNREADABLE,
+    Parsed,
+    Request,
+)
 from quantattn.data.filings.submission import (
     Submission,
     find_accession,
@@ -34,95 +43,8 @@ from quantattn.data.filings.text import (
     unwrap,
 )
 
-OK = "ok"
-NOT_A_FILING = "not a filing"
-OTHER_FORM = "other form"
-NO_FORM = "form not stated"
-UNREADABLE = "unreadable"
-SIZE_LIMIT = "size limit"
-
+_HEAD = 65_536
 _EXHIBIT_13 = re.compile(r"EX-13(?:\b|\.)")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked of a child about one file.
-
-    Attributes:
-        path: the file.
-        forms: families to keep.
-        form: what an index says, for a file that states no form before its text.
-        annual_report: whether to read Exhibit 13 and to follow items into it.
-        facts: whether to read those of inline XBRL.
-        max_bytes: of the file, unpacked.
-        max_chars: of one document in HTML.
-        min_share: least share of the visible characters that must survive.
-    """
-
-    path: str
-    forms: tuple[str, ...]
-    form: str | None = None
-    annual_report: bool = False
-    facts: bool = False
-    max_bytes: int = 2**28
-    max_chars: int = 2**26
-    min_share: float = 0.95
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """What a file says; None or () where it is silent.
-
-    Attributes:
-        kind: "submission", "document" (one in its SGML lines) or "html".
-        form, accession, ciks, company: of the header, else of what stands in for it.
-        cik_on_cover: filer, from the inline-XBRL cover.
-        accepted, filed: acceptance stamp and filing date as written in the header.
-        text: of the main document.
-        share: visible characters kept / visible characters of the source.
-        sections: items of the text.
-        annual_report: text of Exhibit 13.
-        report_detail: why Exhibit 13 has no text although it is there.
-        parts_skipped: uuencoded parts.
-        facts: of inline XBRL, in the order of the document.
-        facts_left_out: reason → facts that are not among them.
-        status: `OK`, or the reason for which the file is set aside.
-        detail: what that reason was about.
-    """
-
-    kind: str = ""
-    form: str | None = None
-    accession: str | None = None
-    ciks: tuple[str, ...] = ()
-    company: str | None = None
-    cik_on_cover: str | None = None
-    accepted: str | None = None
-    filed: str | None = None
-    text: str | None = None
-    share: float | None = None
-    sections: tuple[Section, ...] = ()
-    annual_report: str | None = None
-    report_detail: str = ""
-    parts_skipped: int = 0
-    facts: tuple[Fact, ...] = ()
-    facts_left_out: Mapping[str, int] = field(default_factory=dict)
-    status: str = OK
-    detail: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        parts = {name: [vars(each) for each in getattr(self, name)] for name in ("sections", "facts")}
-        return vars(self) | parts
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Parsed:
-        """What `as_dict` gave, after JSON or not."""
-        sections = tuple(
-            Section(**{**each, "names": tuple(each["names"]), "report": each["report"] and tuple(each["report"])})
-            for each in values["sections"]
-        )
-        facts = tuple(Fact(**{**each, "dimensions": tuple(each["dimensions"])}) for each in values["facts"])
-        return Parsed(**{**values, "ciks": tuple(values["ciks"]), "sections": sections, "facts": facts})
 
 
 @dataclass
@@ -153,7 +75,8 @@ def parse(request: Request) -> Iterator[Parsed]:
     try:
         _recognise(request, work)
         yield work.known
-        _read_text(request, work)
+        if work.known.text is None:
+            _read_text(request, work)
         if work.report is None:
             yield work.known
             return
@@ -194,11 +117,28 @@ def _recognise(request: Request, work: _Work) -> None:
     elif is_html(text):
         work.known, work.body = replace(work.known, kind="html"), text
     elif text.lstrip()[:1] in ("{", "["):
-        raise _SetAside(NOT_A_FILING, "JSON, which carries no acceptance time")
+        _read_cut(text, request, work)
+        return
     else:
         raise _SetAside(NOT_A_FILING, "neither an EDGAR header nor HTML")
     work.known = replace(work.known, form=work.known.form or request.form)
     _require_family(work.known, request)
+
+
+def _read_cut(text: str, request: Request, work: _Work) -> None:
+    """A JSON object with the items of a filing."""
+    if not looks_cut(text[:_HEAD]):
+        raise _SetAside(NOT_A_FILING, "JSON without the items of a filing")
+    values = parse_record(text)
+    if not is_cut(values):
+        raise _SetAside(NOT_A_FILING, "JSON without a filing's name and items")
+    work.known = read_metadata(values, request.form)
+    if work.known.form is None:
+        raise _SetAside(NO_FORM, "neither the JSON nor an index names a form")
+    _require_family(work.known, request)
+    work.known = read_items(values, work.known)
+    if work.known.status != OK:
+        raise _SetAside(work.known.status, work.known.detail)
 
 
 def _take_header(submission: Submission, work: _Work) -> None:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from quantattn.data.filings.parsing import SIZE_LIMIT, UNREADABLE, Parsed, Request
+from quantattn.data.filings.parsed import SIZE_LIMIT, UNREADABLE, Parsed, Request
 
 TIME_LIMIT = "time limit"
 MEMORY_LIMIT = "memory limit"
@@ -81,7 +81,7 @@ class _Child:
 
     def __init__(self, limits: Limits) -> None:
         spec = importlib.util.find_spec("selectolax")
-        assert spec is not None  # `parsing` has imported it
+        assert spec is not None  # a dependency of ours, which `parsing` imports
         assert spec.origin is not None
         self.answered = 0
         self._limits = limits

@@ -14,7 +14,7 @@ from quantattn.data.filings.clock import latest_acceptance_ns, parse_acceptance,
 from quantattn.data.filings.index import FilingIndex, IndexEntry
 from quantattn.data.filings.item_names import scheme_of
 from quantattn.data.filings.items import Items
-from quantattn.data.filings.parsing import OK, UNREADABLE, Parsed
+from quantattn.data.filings.parsed import OK, UNREADABLE, Parsed
 from quantattn.data.filings.pool import ParsePool
 from quantattn.data.filings.submission import find_accession
 

@@ -23,7 +23,7 @@ from quantattn.data.filings.forms import FAMILIES, family, is_amendment
 from quantattn.data.filings.index import FilingIndex, Zone, read_index
 from quantattn.data.filings.item_table import ITEM, item_rows
 from quantattn.data.filings.items import MISSING
-from quantattn.data.filings.parsing import OK, UNREADABLE
+from quantattn.data.filings.parsed import OK, UNREADABLE
 from quantattn.data.filings.pool import BAD, Limits, ParsePool
 from quantattn.data.filings.reading import DUPLICATE, Reading, ReadingOptions, finish, parse_filing
 from quantattn.data.filings.submission import pad_cik

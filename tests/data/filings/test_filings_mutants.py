@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from quantattn.data.filings.index import FilingIndex
-from quantattn.data.filings.parsing import NO_FORM, NOT_A_FILING, OTHER_FORM, SIZE_LIMIT, UNREADABLE
+from quantattn.data.filings.parsed import NO_FORM, NOT_A_FILING, OTHER_FORM, SIZE_LIMIT, UNREADABLE
 from quantattn.data.filings.pool import MEMORY_LIMIT, TIME_LIMIT, Limits
 from quantattn.data.filings.reading import DUPLICATE, NO_FILER, NO_TIME
 from quantattn.data.sources.filings import scan_filings

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import quantattn.data.filings.child as child
-from quantattn.data.filings.parsing import OK, UNREADABLE, Parsed
+from quantattn.data.filings.parsed import OK, UNREADABLE, Parsed
 from quantattn.data.filings.pool import DIED, MEMORY_LIMIT, TIME_LIMIT, Limits, ParsePool
 from quantattn.data.sources.filings import scan_filings
 

@@ -1,0 +1,105 @@
+"""What is asked about one file, and what it says: plain values that go to the child process of `pool` and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quantattn.data.filings.facts import Fact
+from quantattn.data.filings.items import Section
+
+OK = "ok"
+NOT_A_FILING = "not a filing"
+OTHER_FORM = "other form"
+NO_FORM = "form not stated"
+UNREADABLE = "unreadable"
+SIZE_LIMIT = "size limit"
+NO_ITEMS = "no item has text"
+
+CUT = "items"
+"""Kind of a filing that another program has cut into items."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a child about one file.
+
+    Attributes:
+        path: the file.
+        forms: families to keep.
+        form: what an index says, for a file that states no form before its text.
+        annual_report: whether to read Exhibit 13 and to follow items into it.
+        facts: whether to read those of inline XBRL.
+        max_bytes: of the file, unpacked.
+        max_chars: of one document in HTML.
+        min_share: least share of the visible characters that must survive.
+    """
+
+    path: str
+    forms: tuple[str, ...]
+    form: str | None = None
+    annual_report: bool = False
+    facts: bool = False
+    max_bytes: int = 2**28
+    max_chars: int = 2**26
+    min_share: float = 0.95
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a file says; None or () where it is silent.
+
+    Attributes:
+        kind: "submission", "document" (one in its SGML lines), "html" or `CUT`.
+        form, accession, ciks, company: of the header, else of what stands in for it.
+        cik_on_cover: filer, from the inline-XBRL cover.
+        named, year: of a filing that was cut into items, the name of the file that was cut, and the year that is told.
+        accepted, filed: acceptance stamp and filing date as written in the header.
+        text: of the main document.
+        share: visible characters kept / visible characters of the source.
+        sections: items of the text.
+        annual_report: text of Exhibit 13.
+        report_detail: why Exhibit 13 has no text although it is there.
+        parts_skipped: uuencoded parts.
+        facts: of inline XBRL, in the order of the document.
+        facts_left_out: reason → facts that are not among them.
+        status: `OK`, or the reason for which the file is set aside.
+        detail: what that reason was about.
+    """
+
+    kind: str = ""
+    form: str | None = None
+    accession: str | None = None
+    ciks: tuple[str, ...] = ()
+    company: str | None = None
+    cik_on_cover: str | None = None
+    named: str | None = None
+    year: str | None = None
+    accepted: str | None = None
+    filed: str | None = None
+    text: str | None = None
+    share: float | None = None
+    sections: tuple[Section, ...] = ()
+    annual_report: str | None = None
+    report_detail: str = ""
+    parts_skipped: int = 0
+    facts: tuple[Fact, ...] = ()
+    facts_left_out: Mapping[str, int] = field(default_factory=dict)
+    status: str = OK
+    detail: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        parts = {name: [vars(each) for each in getattr(self, name)] for name in ("sections", "facts")}
+        return vars(self) | parts
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Parsed:
+        """What `as_dict` gave, after JSON or not."""
+        sections = tuple(
+            Section(**{**each, "names": tuple(each["names"]), "report": each["report"] and tuple(each["report"])})
+            for each in values["sections"]
+        )
+        facts = tuple(Fact(**{**each, "dimensions": tuple(each["dimensions"])}) for each in values["facts"])
+        return Parsed(**{**values, "ciks": tuple(values["ciks"]), "sections": sections, "facts": facts})
