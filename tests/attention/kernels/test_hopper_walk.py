@@ -86,13 +86,14 @@ def test_turns_have_no_gap_and_wait_only_for_who_has_started(
             number, cu_q, cu_k, len(lengths), n_q, n_k, heads_k, group, tiles_k, strips, min(together, strips),
             left, right, s,
         )  # fmt: skip
-        at, head = path.offset, path.head
+        at, member = path.offset, 0
         for _ in range(path.steps):
+            head = path.head + member
             visited.add((place.sequence, head, place.first, path.low + at))
             around = int(at < path.offset)
             turn = walk.turn_of(at, place, path, left, right, s)
             turns[head, path.slot + path.low + at, around].append((turn, number))
-            at, head = walk.advance(at, head, path)
+            at, member = walk.advance(at, member, path, left, right)
         assert kv_head * group <= path.head < (kv_head + 1) * group
     for waiting in turns.values():
         assert [turn for turn, _ in sorted(waiting)] == list(range(len(waiting)))
@@ -102,3 +103,21 @@ def test_turns_have_no_gap_and_wait_only_for_who_has_started(
         shown = mask.visible(a, b).nonzero()
         seen = {(int(key) // KEYS * KEYS, int(query) // block) for query, key in shown[:: max(1, len(shown) // 3000)]}
         assert {(n, h, *pair) for pair in seen for h in range(heads_k * group)} <= visited
+
+
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("right", [0, 200])
+def test_programs_of_a_causal_head_that_begin_at_once_are_a_step_apart_and_stay_so(walk, group, right):
+    n, block, keys = 1500, 64, -(-1500 // KEYS)
+    passed: dict[tuple[int, int], int] = {}
+    for number in range(keys):
+        place, _, path = walk.find_work(
+            number, None, None, 1, n, n, 1, group, keys, 1, 1, None, right, SimpleNamespace(packed=False, block=block)
+        )
+        at, member, clock = path.offset, 0, 0
+        for _ in range(path.steps):
+            clock = max(clock, passed.get((member, at + path.low), 0)) + 1
+            passed[member, at + path.low] = clock
+            at, member = walk.advance(at, member, path, None, right)
+        assert clock == path.steps + number
+        assert place.first == number * KEYS

@@ -208,7 +208,7 @@ def loader(
             load_rows(k_src, p, p.k_start, p.n_k, row, kv_head, signals.kv_full, buffers.k.index(half), s.packed)
             load_rows(v_src, p, p.k_start, p.n_k, row, kv_head, signals.kv_full, buffers.v.index(half), s.packed)
     at = walk.offset
-    head = walk.head
+    member = 0
     used = 0  # bit i: parity of the inspections of stage i
     for step in range(walk.steps):
         for part in gl.static_range(PARTS):
@@ -216,6 +216,7 @@ def loader(
             stage = tile % STAGES
             parity = (tile // STAGES) & 1
             row = ((walk.low + at) * PARTS + part) * HALF
+            head = walk.head + member
             number = (head * tiles_q + walk.slot) * s.block + row
             to = stage
             cut = False
@@ -241,7 +242,7 @@ def loader(
                     fence_async_shared()
                     mbarrier.arrive(signals.q_full.index(stage), count=1)
                     mbarrier.arrive(signals.do_full.index(stage), count=1)
-        at, head = advance(at, head, walk)
+        at, member = advance(at, member, walk, left, right)
 
 
 @gluon.jit
@@ -257,15 +258,16 @@ def writer(
     STAGES: gl.constexpr = WRITERS
     LINES: gl.constexpr = buffers.dq.shape[1]
     at = walk.offset
-    head = walk.head
+    member = 0
     for _ in gl.static_range(stage):
-        at, head = advance(at, head, walk)
+        at, member = advance(at, member, walk, left, right)
     full = signals.dq_full.index(stage)
     for step in range(stage, walk.steps, STAGES):
-        slot = head * tiles_q + walk.slot + walk.low + at
+        slot = (walk.head + member) * tiles_q + walk.slot + walk.low + at
         turn = 1
         if s.ordered:
-            slot = gl.where(at < walk.offset, slot + slots, slot)
+            if left is None and right is None:
+                slot = gl.where(at < walk.offset, slot + slots, slot)
             turn = turn_of(at, place, walk, left, right, s)
             wait_for_turn(counters_ptr + slot, turn)
         mbarrier.wait(full, (step // STAGES) & 1)
@@ -281,7 +283,7 @@ def writer(
             tma_finish()
             pass_turn(counters_ptr + slot)
         for _ in gl.static_range(STAGES):
-            at, head = advance(at, head, walk)
+            at, member = advance(at, member, walk, left, right)
 
 
 @gluon.jit
@@ -395,10 +397,11 @@ def gatherer(
             dk = warpgroup_mma_init(dk)
         base = first - (place.n_k - place.n_q)
         at = walk.offset
+        member = 0
         for step in range(walk.steps):
             beside = base - (walk.low + at) * s.block
             dk, dv = visit(dk, dv, k, v, buffers, signals, step, beside, inside, left, right, scale * LOG2E, group, s)
-            at, _ = advance(at, 0, walk)
+            at, member = advance(at, member, walk, left, right)
         if s.defer:
             dk = warpgroup_mma_wait(0, deps=[dk])
         store_gradients(dk * scale, dv, dk_dst, dv_dst, buffers, place, kv_head, first, group, s)

@@ -99,7 +99,6 @@ class BackwardConfig:
         deterministic: whether the sum of dq has an order.
         registers: of a thread that multiplies.
         spare: of a thread that loads or writes.
-        lag: steps that should lie between the programs of a head under a causal mask, so that none waits for its turn.
     """
 
     stages: int
@@ -108,7 +107,6 @@ class BackwardConfig:
     deterministic: bool = True
     registers: int = 240
     spare: int = 24
-    lag: int = 8
 
 
 BACKWARD = {

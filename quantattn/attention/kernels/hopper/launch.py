@@ -28,6 +28,8 @@ _HALF = 64
 _LINE = backward.LINE.value
 _L2 = 32 << 20
 """Bytes of the second-level cache that q and do of the heads in flight may fill."""
+_TOGETHER = 4
+"""Heads in flight under a bound, at least, where there are so many."""
 
 
 @cache
@@ -138,13 +140,9 @@ def launch_backward(
         D=d, BLOCK_D=width, BLOCK_M=block_m, COUNTERS=counters, num_warps=4,
     )  # fmt: skip
     together = 1
-    if bounded:  # what runs at a time shares the cache; programs of one head that run at a time take turns
+    if bounded:  # what runs at a time shares the cache; the longest walks of several strips are to come first
         n_q = q.shape[0] * q.shape[1] // max(sequences, 1)  # of a pack's sequences on average
-        together = _L2 // (max(n_q, 1) * width * 4 * (heads // heads_k))
-        if problem.left is None:
-            steps = max(1, -(-n_q // _HALF) // 2)
-            together = max(together, config.lag * multiprocessors(q.device) // steps)
-        together = max(1, min(strips, together))
+        together = min(strips, max(_L2 // (max(n_q, 1) * width * 4 * (heads // heads_k)), _TOGETHER))
     sizes = backward.Sizes(
         width, config.stages, config.defer, config.hold, packed, config.deterministic,
         128 // width, block_m,

@@ -7,8 +7,11 @@ tiles of keys are drawn: a writer waits only for programs that have started befo
 nobody. So there is no deadlock, however few programs are resident. Nor is there much to wait for:
 
 - Without a left bound, a causal mask leaves the first keys most to do. They are drawn first, so that the programs that
-  are still at work when the last begins have little left. Each begins at its diagonal and goes on to the last block,
-  two blocks before its follower begins, which waits only when both have started at once.
+  are still at work when the last begins have little left. All of them see the last block. Each begins there and goes
+  back to its diagonal: programs that start at once are a step apart after the first block, and stay so. (Going up from
+  its diagonal, a program would begin two blocks ahead of the one before it and wait for that to come by.) All heads of
+  a group visit a block before the next one: head after head, a follower, which has two blocks less to visit, would
+  catch up with every head.
 - With a left bound every tile visits a few blocks. The last keys are drawn first: when a program comes to a block that
   it shares with later keys, these had it two steps ago.
 - Without bounds all would begin at block 0; they begin evenly spread instead and go around, the last keys first. The
@@ -31,13 +34,14 @@ KEYS = gl.constexpr(128)
 
 
 class Walk(NamedTuple):
-    """Blocks of queries: `count` from block `low` on, for each of a group of heads from `head` on, beginning with block
-    low + offset and going around; `slot` is the sequence's first block in the workspaces of a head."""
+    """Blocks of queries: `count` from block `low` on, for each of `group` heads from `head` on, beginning with block
+    low + offset; `slot` is the sequence's first block in the workspaces of a head."""
 
     low: Any
     count: Any
     offset: Any
     steps: Any
+    group: Any
     head: Any
     slot: Any
 
@@ -81,9 +85,12 @@ def walk_of(place, head, group, slot, left, right, s: gl.constexpr):
     count = gl.maximum(ceil_div(high, s.block) - low // s.block, 0)
     count = gl.where((place.first < place.n_k) & (low < place.n_q), count, 0)
     offset = 0
-    if left is None and right is None:
-        offset = start_of(place.first // KEYS, gl.maximum(count, 1), gl.maximum(ceil_div(place.n_k, KEYS), 1))
-    return Walk(low // s.block, count, offset, count * group, head, slot)
+    if left is None:
+        if right is None:
+            offset = start_of(place.first // KEYS, gl.maximum(count, 1), gl.maximum(ceil_div(place.n_k, KEYS), 1))
+        else:
+            offset = count - 1
+    return Walk(low // s.block, count, offset, count * group, group, head, slot)
 
 
 @gluon.jit
@@ -122,12 +129,18 @@ def find_work(
 
 
 @gluon.jit
-def advance(at, head, walk):
-    """The next block, counted from walk.low, and its head."""
-    at += 1
-    at = gl.where(at == walk.count, 0, at)
-    head = gl.where(at == walk.offset, head + 1, head)
-    return at, head
+def advance(at, member, walk, left, right):
+    """The next block, counted from walk.low, and its member of the group of heads: down, each block for all members,
+    where there is a right bound only; else around, one member after the other."""
+    if left is None and right is not None:
+        member += 1
+        at = gl.where(member == walk.group, at - 1, at)
+        member = gl.where(member == walk.group, 0, member)
+    else:
+        at += 1
+        at = gl.where(at == walk.count, 0, at)
+        member = gl.where(at == walk.offset, member + 1, member)
+    return at, member
 
 
 @gluon.jit
