@@ -136,9 +136,30 @@ class Checkpoints(Checkpoint):
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that goes on from the file that stands here has nothing to write until its next step."""
-        if trainer.ckpt_path is not None and Path(trainer.ckpt_path).resolve() == (self.folder / LAST).resolve():
+        """Of a run that goes on: take its best weights along; what stands here needs no writing until its next step.
+
+        Raises:
+            ValueError: they do not lie beside the checkpoint.
+        """
+        if trainer.ckpt_path is None:
+            return
+        resumed = Path(trainer.ckpt_path)
+        if resumed.resolve() == (self.folder / LAST).resolve():
             self.saved_step = trainer.global_step
+        if self.best is not None:
+            self._take_best(resumed.with_name(BEST), trainer.global_step)
+
+    def _take_best(self, beside: Path, resumed_step: int) -> None:
+        state = read_checkpoint(beside) if beside.is_file() else {}
+        step = state.get("step", -1)
+        if step > resumed_step:
+            # The run was killed between its two writes: this step is yet to come again, and is the best when it does.
+            self.best, self.best_step = None, -1
+        elif step != self.best_step:
+            found = f"holds the weights of step {step}" if state else "is not there"
+            raise ValueError(f"{beside} {found}, but the run's best validation is that of step {self.best_step}")
+        elif beside.resolve() != (self.folder / BEST).resolve():
+            write_checkpoint(state, self.folder / BEST)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from toy import train
 
-from quantattn.learn.checkpoint import read_checkpoint, require_resumable
+from quantattn.learn.checkpoint import Checkpoints, read_checkpoint, require_resumable
 from quantattn.learn.fit import Progress
 
 LAST = Path("checkpoints") / "last.ckpt"
@@ -146,3 +146,47 @@ def test_another_seed_gives_another_run(tmp_path: Path) -> None:
     _, other, _ = train(tmp_path / "c", seed=4)
     assert same(one.state_dict(), again.state_dict())
     assert not same(one.state_dict(), other.state_dict())
+
+
+def test_a_run_that_goes_on_elsewhere_takes_the_best_weights_along(tmp_path: Path) -> None:
+    """Nothing after the checkpoint is better, so the weights of before it are the best of the run, wherever it is."""
+    impatient = {"validate_every": 2, "mode": "max", "monitor": "valid/loss"}
+    train(tmp_path / "first", steps=4, **impatient)
+    best = read_checkpoint(tmp_path / "first" / "checkpoints" / "best.ckpt")
+    second, module, _ = train(tmp_path / "second", steps=6, resume=tmp_path / "first" / LAST, **impatient)
+    assert second.best_step == best["step"]
+    assert same(dict(module.state_dict()), best["state_dict"])
+    assert same(read_checkpoint(tmp_path / "second" / "checkpoints" / "best.ckpt"), best)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_checkpoint_without_the_best_weights_it_speaks_of_is_refused_at_once(tmp_path: Path, elsewhere: bool) -> None:
+    train(tmp_path / "first", steps=4, validate_every=2)
+    (tmp_path / "first" / "checkpoints" / "best.ckpt").unlink()
+    folder = tmp_path / "second" if elsewhere else tmp_path / "first"
+    steps: list[Progress] = []
+    with pytest.raises(ValueError, match=r"best\.ckpt is not there, but .* best validation is that of step \d"):
+        train(folder, steps=6, validate_every=2, resume=tmp_path / "first" / LAST, watch=steps.append)
+    assert not steps
+
+
+def test_a_kill_between_the_best_and_the_last_weights_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, trained, _ = train(tmp_path / "whole", validate_every=1)
+
+    def killed(self: Checkpoints, trainer: object) -> None:
+        if self.best_step > 1 and self.saved_step >= 1:
+            raise RuntimeError("killed")
+        save_last(self, trainer)  # type: ignore[arg-type]
+
+    save_last = Checkpoints.save_last
+    monkeypatch.setattr(Checkpoints, "save_last", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(tmp_path / "parts", validate_every=1)
+    monkeypatch.setattr(Checkpoints, "save_last", save_last)
+    assert read_checkpoint(tmp_path / "parts" / "checkpoints" / "best.ckpt")["step"] == 2
+    assert read_checkpoint(tmp_path / "parts" / LAST)["global_step"] == 1
+    second, again, _ = train(tmp_path / "parts", validate_every=1, resume=tmp_path / "parts" / LAST)
+    assert (second.best_step, second.best_value) == (whole.best_step, whole.best_value)
+    assert same(dict(again.state_dict()), dict(trained.state_dict()))

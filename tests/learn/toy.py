@@ -59,6 +59,8 @@ def train(
     watch: Callable[[Progress], None] | None = None,
     resume: Path | None = None,
     callbacks: Sequence[Callback] = (),
+    monitor: str = "valid/loss",
+    mode: str = "min",
     **settings: Any,
 ) -> tuple[Fitted, Training, list[tuple[int, ...]]]:
     """Train the toy for `steps` steps: how it ended, the module, and the batches that were asked for."""
@@ -67,5 +69,16 @@ def train(
     optimizer = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1)
     module = Training(model(), objective or Outcome(), optimizer=optimizer, schedule=Schedule(steps), seed=seed)
     data = PreparedData(trained, chosen, max_tokens=20, seed=1, batches=steps * trainer.accumulate)
-    found = fit(module, data, folder, trainer, total_steps=steps, callbacks=callbacks, watch=watch, resume=resume)
+    found = fit(
+        module,
+        data,
+        folder,
+        trainer,
+        total_steps=steps,
+        monitor=monitor,
+        mode=mode,
+        callbacks=callbacks,
+        watch=watch,
+        resume=resume,
+    )
     return found, module, trained.__dict__.get("asked", [])
