@@ -21,15 +21,8 @@ from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.history import History
 from quantattn.learn.module import Training
 
-PRECISIONS = {
-    "32-true": torch.float32,
-    "bf16-mixed": torch.bfloat16,
-    "bf16-true": torch.bfloat16,
-    "16-mixed": torch.float16,
-    "16-true": torch.float16,
-    "64-true": torch.float64,
-}
-"""Precision, as Lightning spells it → dtype in which attention is computed."""
+PRECISIONS = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""Precision, as Lightning spells it → dtype in which attention is computed; parameters are float32 in all of them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class TrainerSettings:
         accelerator: "cpu" or "gpu".
         devices: how many of them.
         strategy: "single"; the others are named by `conf/trainer` and refused here.
-        precision: a key of `PRECISIONS`.
+        precision: a key of `PRECISIONS`; 16-mixed is for GPUs.
         deterministic: refuse operations whose result differs from run to run.
         max_steps: optimizer steps; None leaves it to max_epochs.
         max_epochs: passes over the training set; None leaves it to max_steps. The smaller of the two wins.
@@ -93,6 +86,8 @@ class TrainerSettings:
                 raise ValueError(f"trainer.{name} must be 0 or more, got {getattr(self, name)}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        if self.precision == "16-mixed" and self.accelerator == "cpu":
+            raise ValueError("trainer.precision=16-mixed needs trainer=gpu: Lightning would take bfloat16 on a CPU")
 
     @property
     def attention_dtype(self) -> torch.dtype:

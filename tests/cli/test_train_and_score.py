@@ -309,7 +309,12 @@ def test_pretraining_on_a_market_ends_with_a_report_beside_what_frequencies_give
         (["labels=none"], "labels=none goes with objectives that predict the data"),
         (["objective=next_event", "labels=none"], "use data.prepare.layout=windows"),
         (["objective=next_event", "model.causal=false"], "objective=next_event needs model.causal=true"),
-        (["attention.backend=triton", "trainer.precision=64-true"], "attention.backend 'triton' cannot run this"),
+        (["attention.backend=triton", "trainer.precision=bf16-mixed"], "attention.backend 'triton' cannot run this"),
+        (
+            ["trainer.precision=64-true"],
+            "must be one of 32-true, bf16-mixed, 16-mixed, got '64-true'",
+        ),
+        (["trainer.precision=16-mixed"], "trainer.precision=16-mixed needs trainer=gpu"),
     ],
 )
 def test_goals_that_do_not_go_with_the_data_are_refused_before_any_are_read(

@@ -15,7 +15,7 @@ from toy import model, sequences, train
 from quantattn.batch import PackedBatch
 from quantattn.learn.checkpoint import BEST, LAST, read_checkpoint, write_checkpoint
 from quantattn.learn.datamodule import PlannedLoader, epoch_batches
-from quantattn.learn.fit import TrainerSettings
+from quantattn.learn.fit import PRECISIONS, TrainerSettings
 from quantattn.learn.history import read_rows
 from quantattn.learn.module import LossError, Schedule, decay_groups, step_seed
 from quantattn.learn.predict import predict
@@ -159,3 +159,10 @@ def test_predictions_come_in_the_order_of_keys_whatever_the_batches() -> None:
 def test_settings_are_refused_in_one_sentence(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         replace(TrainerSettings(), **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "16-mixed"])
+def test_every_precision_that_a_cpu_is_offered_trains_there(precision: str, tmp_path: Path) -> None:
+    found, module, _ = train(tmp_path, steps=1, validate_every=1, precision=precision)
+    assert math.isfinite(found.best_value)
+    assert {p.dtype for p in module.parameters()} == {torch.float32}
