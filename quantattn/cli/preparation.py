@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import hydra
@@ -13,6 +14,7 @@ from quantattn.cli.errors import UsageError, nearest
 from quantattn.cli.instantiate import check_targets, instantiate
 from quantattn.cli.settings import TrainSettings
 from quantattn.cli.sharding import write_shards
+from quantattn.data.filings.encode import UnlabelledFilings, encode_filings
 from quantattn.data.filings.prepare import check_filings, prepare_filings
 from quantattn.data.filings.prices import read_prices, read_tickers
 from quantattn.data.market.encode import Unlabelled, encode_market
@@ -39,7 +41,11 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "table": check_table,
 }
 """Kind of data → what refuses settings of its preparation before anything is read."""
-ENCODERS: Mapping[str, Callable[..., Unlabelled]] = {"market": encode_market, "table": encode_table}
+ENCODERS: Mapping[str, Callable[..., Unlabelled]] = {
+    "market": encode_market,
+    "filings": encode_filings,
+    "table": encode_table,
+}
 """Kind of data → how decisions without labels are made of it, for scoring."""
 NO_LABELS: Mapping[str, Any] = {"objective": "masked"}
 """What `labels=none` says."""
@@ -88,7 +94,11 @@ def check_source(source: Mapping[str, Any], path: str | None, allow: tuple[str, 
 
 
 def decisions_of(
-    source: Mapping[str, Any], trained: Mapping[str, Any], artefact: Artefact, allow: tuple[str, ...]
+    source: Mapping[str, Any],
+    trained: Mapping[str, Any],
+    artefact: Artefact,
+    allow: tuple[str, ...],
+    chosen: Mapping[str, Any] = MappingProxyType({}),
 ) -> Work:
     """The decisions of a source, in the tokens and the cut of sequences that a model was trained on.
 
@@ -97,19 +107,22 @@ def decisions_of(
         trained: the data settings that stand in the model's folder.
         artefact: the model's vocabulary.
         allow: more prefixes that a `_target_` may have.
+        chosen: settings of the encoder of this kind of data that go before those of training.
 
     Raises:
-        UsageError: the model's kind of data cannot be scored.
+        UsageError: a setting that this kind of data does not take.
     """
-    encode = ENCODERS.get(trained["kind"])
-    if encode is None:
-        raise UsageError(f"scoring of {trained['kind']} is not part of this version; it has {', '.join(ENCODERS)}")
-    given = {name: value for name, value in trained["prepare"].items() if name in parameters(encode)}
+    encode = ENCODERS[trained["kind"]]
+    _check_keys(encode, chosen, "")
+    given = {name: value for name, value in trained["prepare"].items() if name in parameters(encode)} | dict(chosen)
     given = clipped(given | {"max_seq_len": trained["max_seq_len"]})
     made = encode(instantiate(source, "data.source", allow), artefact.vocabulary_json, **given)
     from quantattn.score import Work  # whose table format training does not need
 
-    return Work(made.sequences, made.as_of, made.entity, made.hashes, given)
+    pieces: dict[str, Any] = {}
+    if isinstance(made, UnlabelledFilings):
+        pieces = {"row": made.row, "described": made.described, "notes": made.notes}
+    return Work(made.sequences, made.as_of, made.entity, made.hashes, given, **pieces)
 
 
 def clipped(given: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +141,7 @@ def _check_keys(known: Callable[..., Any] | set[str], node: Mapping[str, Any], w
     names = known if isinstance(known, set) else parameters(known)
     for key in node:
         if key not in names and key != "_target_":
-            raise UsageError(f"unknown setting {where}.{key}{nearest(key, names)}")
+            raise UsageError(f"unknown setting {f'{where}.' if where else ''}{key}{nearest(key, names)}")
 
 
 def check_goal(asked: TrainSettings, objective: Any) -> None:

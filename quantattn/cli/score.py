@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +40,10 @@ class ScoreSettings:
         shard_decisions: decisions written in one transaction.
         device: "cpu", "cuda", or "auto", the GPU when there is one.
         attention: which implementation computes attention; None is the model's own.
+        output: "scores", or "embeddings": one vector a row, whatever heads the model has.
+        pooling: how states become an embedding: "mean" of those of all tokens, or "last", the one at the decision.
+        unit: of filings, what a row is: a "filing", or an "item" read by itself.
+        items: of filings, names of the items that are read; None: those that the model was trained on, or all.
         allow_targets: more prefixes that a `_target_` may have.
     """
 
@@ -53,6 +57,10 @@ class ScoreSettings:
     shard_decisions: int
     device: Literal["auto", "cpu", "cuda"]
     attention: Mapping[str, Any]
+    output: Literal["scores", "embeddings"] = "scores"
+    pooling: Literal["mean", "last"] = "mean"
+    unit: Literal["filing", "item"] = "filing"
+    items: tuple[Any, ...] | None = None
     task_name: str = "score"
     allow_targets: tuple[str, ...] = ()
 
@@ -110,13 +118,20 @@ def score_tables(config: DictConfig) -> int:
     out = terminal.console()
     if (why := expired(artefact.extra)) is not None:
         out.print(f"note: the model's attention is not certified for this installation: {why}", soft_wrap=True)
-    work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets)
+    work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets, chosen_of(asked))
+    embed = asked.pooling if asked.output == "embeddings" else None
+    seen = artefact.extra.get("seen_until")
+    if embed is not None and isinstance(seen, int):
+        work = replace(work, described={**work.described, "seen_until": torch.full((len(work.as_of),), seen).numpy()})
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
-    policy = {"deterministic": str(asked.deterministic), "device": torch.device(device).type, **budget}
+    made = {} if embed is None else {"embeddings": embed}
+    policy = {"deterministic": str(asked.deterministic), "device": torch.device(device).type, **budget, **made}
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
+    for note in work.notes:
+        out.print(f"left out: {note}", soft_wrap=True)
     out.print(
-        f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {len(work.as_of):,} decisions in {len(plan.shards)} shards"
+        f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {len(work.rows):,} decisions in {len(plan.shards)} shards"
     )
     stopped: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
@@ -130,13 +145,27 @@ def score_tables(config: DictConfig) -> int:
             max_tokens=asked.max_tokens_per_batch,
             device=device,
             deterministic="batch" if by_batch else True,
+            embed=embed,
             watch=lambda at: tell(out, at),
             stop=lambda: bool(stopped),
         )
     finally:
         signal.signal(signal.SIGTERM, before)
-    out.print(f"scores in {asked.out}" if finished else f"stopped; the same command goes on in {asked.out}")
+    out.print(f"{asked.output} in {asked.out}" if finished else f"stopped; the same command goes on in {asked.out}")
     return DONE if finished else STOPPED
+
+
+def chosen_of(asked: ScoreSettings) -> dict[str, Any]:
+    """What the command says of filings beside the settings of training.
+
+    Raises:
+        UsageError: it says so of data that are no filings.
+    """
+    chosen = {"unit": asked.unit} if asked.unit != "filing" else {}
+    items = {} if asked.items is None else {"items": [str(name) for name in asked.items]}
+    if (chosen or items) and asked.data.kind != "filings":
+        raise UsageError(f"unit and items are of filings, but data is {asked.data.kind}")
+    return chosen | items
 
 
 def tell(out: Console, at: Progress) -> None:

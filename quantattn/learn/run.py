@@ -233,8 +233,21 @@ def keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, 
         folder / "model",
         vocabulary_json=prepared.vocabulary_json,
         card="\n".join(lines) + "\n",
-        extra={**settings.card, **certified},
+        extra={**settings.card, **certified, **seen_until(prepared)},
     )
+
+
+def seen_until(prepared: Prepared) -> dict[str, int]:
+    """The end, exclusive, of what a model has seen, as `seen_until` (ns UTC): the first time of its test rows.
+
+    Training rows, and the validation rows that chose among its weights, lie before it with their labels, by the purge.
+    Nothing where the parts are not in order of time, or there is no test row.
+    """
+    before = [prepared.as_of[name] for name in ("train", "valid") if len(prepared.as_of[name])]
+    test = prepared.as_of["test"]
+    if not len(test) or not before or max(int(part.max()) for part in before) >= int(test.min()):
+        return {}
+    return {"seen_until": int(test.min())}
 
 
 def named(certificate: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from quantattn.batch import PackedBatch
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.encoder import Encoder
-from quantattn.nn.heads import ClassificationHead, HeadConfig, RegressionHead, make_head
+from quantattn.nn.heads import ClassificationHead, HeadConfig, Pooling, RegressionHead, make_head
 from quantattn.nn.invariant import batch_invariant
 
 
@@ -112,13 +112,31 @@ class Model(nn.Module):
         return {f"{name}_{what}": value for name, found in scores.items() for what, value in found.items()}
 
     @torch.no_grad()
-    def embed(self, batch: PackedBatch, *, deterministic: bool | Literal["batch"] = True) -> Tensor:
-        """(Q, C) float32 hidden state at each decision, rows in the order of `batch.keys`; no gradient.
+    def embed(
+        self,
+        batch: PackedBatch,
+        *,
+        deterministic: bool | Literal["batch"] = True,
+        pooling: Literal["last", "mean"] = "last",
+    ) -> Tensor:
+        """(Q, C) float32, one vector a decision, rows in the order of `batch.keys`; no gradient.
 
-        `deterministic` as in `score`.
+        With `pooling="last"` the hidden state at the decision; with "mean" the mean of those of its sequence, under a
+        causal encoder up to the decision. `deterministic` as in `score`.
+
+        Raises:
+            ValueError: as calling the model does, or another pooling: one that is learned belongs to a head.
         """
-        with _evaluating(self), batch_invariant(self, _by_batch(deterministic)):
-            return self._at_decisions(batch).float()
+        if pooling not in ("last", "mean"):
+            raise ValueError(f"pooling of embeddings must be last or mean, got {pooling!r}")
+        by_batch = _by_batch(deterministic)
+        with _evaluating(self), batch_invariant(self, by_batch):
+            if pooling == "last":
+                return self._at_decisions(batch).float()
+            _require_no_leak(batch, self.encoder.config)
+            pool = Pooling(self.encoder.config, pooling)
+            pool.batch_invariant = by_batch
+            return pool(self.encoder(batch), batch).float()  # type: ignore[no-any-return]
 
     def _at_decisions(self, batch: PackedBatch) -> Tensor:
         _require_no_leak(batch, self.encoder.config)

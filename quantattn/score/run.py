@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from arro3.core import Array, DataType
+from arro3.core import Array, DataType, list_array
 from torch import Tensor
 
 from quantattn.data.pack import plan as batches_of
@@ -45,13 +45,14 @@ def score(
     device: str = "cpu",
     autocast: torch.dtype | None = None,
     deterministic: bool | Literal["batch"] = True,
+    embed: Literal["last", "mean"] | None = None,
     watch: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] = bool,
 ) -> bool:
     """Write one row a decision to the Delta table `out`; shards that are there already are left alone.
 
-    Columns: entity, as_of (int64 ns UTC), key (number of the decision), `prob_<class>`, `value` or `embedding_<i>`
-    (float32), model_sha, plan_sha.
+    Columns: entity, as_of (int64 ns UTC), key (number of the row), what `work.described` has, `prob_<class>` or `value`
+    (float32) or `embedding` (a list of C float32), model_sha, plan_sha.
 
     Args:
         model: what scores.
@@ -64,6 +65,7 @@ def score(
         autocast: dtype of products and attention; None computes in the parameters' own.
         deterministic: "batch" gives a decision the same bits whatever the batches are, so `max_tokens` and the shards
             change no score; see `Model.score`.
+        embed: how states are pooled to an embedding, whatever heads the model has; None: the model's scores.
         watch: told where the run stands after each shard.
         stop: asked before each shard.
 
@@ -86,7 +88,14 @@ def score(
             found += end - begin
         else:
             scores = score_shard(
-                model, work, shard, max_tokens, device=device, autocast=autocast, deterministic=deterministic
+                model,
+                work,
+                shard,
+                max_tokens,
+                device=device,
+                autocast=autocast,
+                deterministic=deterministic,
+                embed=embed,
             )
             sink.write(shard.name, columns(work, plan, begin, end, scores, classes))
         done += end - begin
@@ -104,6 +113,7 @@ def score_shard(
     device: str,
     autocast: torch.dtype | None,
     deterministic: bool | Literal["batch"] = True,
+    embed: Literal["last", "mean"] | None = None,
 ) -> dict[str, Tensor]:
     """Name → scores of the shard's decisions, in the order of their keys."""
     begin, end = (int(work.sequences.first[s]) for s in (shard.first, shard.last))
@@ -118,7 +128,12 @@ def score_shard(
             check_decisions(batch, model.encoder.config)
             places = batch.keys - begin
             seen[places] += 1
-            for name, rows in model.score(batch.to(device), deterministic=deterministic).items():
+            given = batch.to(device)
+            if embed is None:
+                made = model.score(given, deterministic=deterministic)
+            else:
+                made = {"embedding": model.embed(given, deterministic=deterministic, pooling=embed)}
+            for name, rows in made.items():
                 if name not in found:
                     found[name] = torch.empty(end - begin, *rows.shape[1:])
                 found[name][places] = rows.float().cpu()
@@ -135,21 +150,45 @@ def score_shard(
 def columns(
     work: Work, plan: Plan, begin: int, end: int, scores: dict[str, Tensor], classes: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The table's columns for decisions begin … end − 1, as Arrow arrays."""
+    """The table's columns for the rows of decisions begin … end − 1, as Arrow arrays."""
     text = DataType.string()
-    rows = end - begin
+    first, last = int(work.rows[begin]), int(work.rows[end - 1]) + 1
     made: dict[str, Any] = {
-        "entity": Array([str(name) for name in work.entity[begin:end]], type=text),
-        "as_of": Array.from_numpy(torch.as_tensor(work.as_of[begin:end]).numpy()),
-        "key": Array.from_numpy(torch.arange(begin, end).numpy()),
+        "entity": Array([str(name) for name in work.entity[first:last]], type=text),
+        "as_of": Array.from_numpy(torch.as_tensor(work.as_of[first:last]).numpy()),
+        "key": Array.from_numpy(torch.arange(first, last).numpy()),
     }
-    for name, values in scores.items():
+    for name, given in work.described.items():
+        part = given[first:last]
+        made[name] = Array(list(part), type=text) if isinstance(part, tuple) else Array.from_numpy(part)
+    for name, pieces in scores.items():
+        values = of_rows(work, begin, end, pieces).contiguous()
         if values.ndim == 1:
-            made[name] = Array.from_numpy(values.contiguous().numpy())
-            continue
-        last = classes if name.endswith("prob") and len(classes) == values.shape[1] else range(values.shape[1])
-        for place, label in enumerate(last):
-            made[f"{name}_{label}"] = Array.from_numpy(values[:, place].contiguous().numpy())
+            made[name] = Array.from_numpy(values.numpy())
+        elif name == "embedding":
+            offsets = torch.arange(0, values.numel() + 1, values.shape[1], dtype=torch.int32)
+            made[name] = list_array(Array.from_numpy(offsets.numpy()), Array.from_numpy(values.flatten().numpy()))
+        else:
+            labels = classes if name.endswith("prob") and len(classes) == values.shape[1] else range(values.shape[1])
+            for place, label in enumerate(labels):
+                made[f"{name}_{label}"] = Array.from_numpy(values[:, place].contiguous().numpy())
+    rows = last - first
     made["model_sha"] = Array([plan.model_sha] * rows, type=text)
     made["plan_sha"] = Array([plan.sha] * rows, type=text)
     return made
+
+
+def of_rows(work: Work, begin: int, end: int, pieces: Tensor) -> Tensor:
+    """(R, …) scores of rows out of (Q, …) scores of their pieces, the decisions begin … end − 1.
+
+    The mean over the pieces of a row, weighed by the tokens that each sees, added up in float64 in the order of the
+    pieces; a row of one piece keeps its bits.
+    """
+    if work.row is None:
+        return pieces
+    row = work.rows[begin:end] - work.rows[begin]
+    tokens = torch.as_tensor(work.sequences.contexts[begin:end], dtype=torch.float64)
+    weight = tokens.reshape(-1, *[1] * (pieces.ndim - 1))
+    total = torch.zeros(int(row[-1]) + 1, *pieces.shape[1:], dtype=torch.float64)
+    seen = torch.zeros(len(total), *weight.shape[1:], dtype=torch.float64)
+    return (total.index_add_(0, row, weight * pieces) / seen.index_add_(0, row, weight)).float()

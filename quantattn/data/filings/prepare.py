@@ -14,16 +14,16 @@ import polars as pl
 
 from quantattn.data.filings.item_table import item_names, select_items
 from quantattn.data.filings.labels import closes_without_session, label_filings, require_returns
+from quantattn.data.filings.pieces import OnLong, cut_documents
 from quantattn.data.filings.planted import CLASSES, PlantedFilings, baseline_inputs, law_in_sight
 from quantattn.data.filings.prices import Prices, match_tickers
-from quantattn.data.filings.tokenizer import BEGIN, END, FilingTokenizer, require_vocabulary_size
-from quantattn.data.pack import Decisions, SequenceSet, TokenTable
+from quantattn.data.filings.tokenizer import FilingTokenizer, require_vocabulary_size
+from quantattn.data.pack import SequenceSet
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol import Audit, Fitted, Intervals, Split, SplitPlan, WalkForward, audit, choose
 from quantattn.data.sources.source import Source
 
 Objective = Literal["masked", "volatility", "return", "planted"]
-OnLong = Literal["error", "window", "keep"]
 
 _TARGETS: Mapping[str, tuple[str, str]] = {
     "volatility": ("volatility", "history_volatility"),
@@ -253,30 +253,16 @@ class _Part:
 
     @staticmethod
     def of(rows: pl.DataFrame, codes: list[_Ints], objective: Objective, max_seq_len: int, on_long: OnLong) -> _Part:
-        whole = [np.concatenate([[BEGIN], each, [END]]).astype(np.int64) for each in codes]
-        if on_long == "keep":
-            max_seq_len = max((len(each) for each in whole), default=1)
-        size = max_seq_len if on_long == "window" else max((len(each) for each in whole), default=1)
-        pieces = [(n, each[at : at + size]) for n, each in enumerate(whole) for at in range(0, len(each), size)]
-        filing = np.asarray([n for n, _ in pieces], np.int64)
-        lengths = np.asarray([len(piece) for _, piece in pieces], np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        repeated = rows.drop("text", "annual_report", "items", strict=False)[filing]
-        tokens = np.concatenate([piece for _, piece in pieces]) if pieces else np.zeros(0, np.int64)
-        table = TokenTable(
-            fields={"token": tokens},
-            time=np.repeat(repeated["available_time"].to_numpy(), lengths),
-            offsets=offsets,
-            entities=tuple(repeated["accession"]),
-        )
+        pieces = cut_documents(codes, max_seq_len, on_long)
+        repeated = rows.drop("text", "annual_report", "items", strict=False)[pieces.of]
         named = _TARGETS.get(objective)
         targets: dict[str, npt.NDArray[np.generic]] = {}
         if named is not None:
             targets[objective] = repeated[named[0]].to_numpy().astype(np.float32)
         elif objective == "planted":
             targets["label"] = repeated["label"].to_numpy()
-        decisions = Decisions(offsets[1:] - 1, targets)
-        return _Part(SequenceSet(table, decisions, max_seq_len, "document"), repeated)
+        sequences = pieces.sequences(rows["available_time"].to_numpy(), rows["accession"].to_list(), targets)
+        return _Part(sequences, repeated)
 
     def baselines(self, line: _Line | None) -> dict[str, npt.NDArray[np.generic]]:
         if "label" in self.sequences.decisions.targets:

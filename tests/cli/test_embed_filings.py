@@ -1,0 +1,103 @@
+"""From full submissions over a pretrained encoder to a table of embeddings, one row a filing or an item."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from quantattn import load_model
+from quantattn.cli import main
+from quantattn.data.filings.clock import parse_acceptance
+
+RISKS = "Item 1A. Risk Factors\nOur anvils may fall on customers and we may be sued for it."
+
+
+def submission(cik: int, year: int) -> str:
+    name, day = f"{cik:010d}-{year % 100:02d}-000001", f"{year}03{cik // 11:02d}"
+    risks = RISKS if year < 2022 else f"{RISKS} A court has decided against us."
+    return (
+        f"<SEC-DOCUMENT>{name}.txt : {day}\n<SEC-HEADER>{name}.hdr.sgml : {day}\n"
+        f"<ACCEPTANCE-DATETIME>{day}101500\nACCESSION NUMBER:\t\t{name}\nCONFORMED SUBMISSION TYPE:\t10-K\n"
+        f"FILED AS OF DATE:\t\t{day}\n\nFILER:\n\n\tCOMPANY DATA:\n\t\tCOMPANY CONFORMED NAME:\t\t\tACME\n"
+        f"\t\tCENTRAL INDEX KEY:\t\t\t{cik}\n</SEC-HEADER>\n<DOCUMENT>\n<TYPE>10-K\n<SEQUENCE>1\n<TEXT>\nFORM 10-K\n\n"
+        f"Item 1. Business\nWe made {year} anvils for company {cik}.\n{risks}\nItem 2. Properties\nNone.\n"
+        "</TEXT>\n</DOCUMENT>\n</SEC-DOCUMENT>\n"
+    )
+
+
+def call(monkeypatch: pytest.MonkeyPatch, command: str, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["quantattn", *arguments])
+    return main(command)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of eighteen filings and a run that was pretrained on them."""
+    home = tmp_path_factory.mktemp("embed")
+    (home / "filings").mkdir()
+    for cik in (11, 22, 33):
+        for year in range(2017, 2023):
+            (home / "filings" / f"{cik}-{year}.txt").write_text(submission(cik, year))
+    arguments = [
+        *("experiment=filings", "objective=masked_language", "labels=none", f"data.path={home / 'filings'}"),
+        *("data.prepare.vocabulary_size=300", "data.max_seq_len=64", "data.max_tokens_per_batch=512", "test=false"),
+        *("trainer.max_steps=2", "trainer.validate_every=2", "trainer.threads=1", f"paths.output_dir={home / 'run'}"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        assert call(patch, "train", *arguments) == 0
+    return home
+
+
+def embed(home: Path, out: Path, *arguments: str) -> pl.DataFrame:
+    given = [f"model={home / 'run' / 'model'}", "data=filings", f"data.path={home / 'filings'}", f"out={out}"]
+    with pytest.MonkeyPatch.context() as patch:
+        assert call(patch, "score", *given, "output=embeddings", "deterministic=batch", *arguments) == 0
+    return pl.read_delta(str(out)).sort("key")
+
+
+def test_one_row_a_filing(home: Path, tmp_path: Path) -> None:
+    table = embed(home, tmp_path / "out")
+    assert table.columns == [
+        *("entity", "as_of", "key", "form", "accession", "item", "status", "tokens", "seen_until", "embedding"),
+        *("model_sha", "plan_sha"),
+    ]
+    assert table["accession"].to_list() == [f"{c:010d}-{y}-000001" for c in (11, 22, 33) for y in range(17, 23)]
+    assert table["as_of"][0] == parse_acceptance("20170301101500")
+    artefact = load_model(home / "run" / "model").artefact
+    assert artefact is not None
+    assert set(table["seen_until"]) == {artefact.extra["seen_until"]}
+    assert (table["as_of"] < artefact.extra["seen_until"]).any()
+    assert (table["as_of"] >= artefact.extra["seen_until"]).any()
+    assert table["tokens"].min() > 64  # type: ignore[operator]  # each in several windows
+    vectors = np.stack(table["embedding"].to_numpy())
+    assert vectors.shape == (18, 64)
+    assert vectors.dtype == np.float32
+    assert embed(home, tmp_path / "out").equals(table)  # the same command again writes nothing
+
+
+def test_one_row_an_item_and_the_same_text_gives_the_same_bits(home: Path, tmp_path: Path) -> None:
+    table = embed(home, tmp_path / "out", "unit=item", "items=[1A]")
+    assert set(table["item"]) == {"1A"}
+    assert set(table["status"]) == {"found"}
+    same = [row.tobytes() for row in table["embedding"].to_numpy()]
+    last = table["accession"].str.contains("-22-").to_list()
+    assert len({bits for bits, new in zip(same, last, strict=True) if not new}) == 1
+    assert len({bits for bits, new in zip(same, last, strict=True) if new}) == 1
+    assert len(set(same)) == 2
+
+
+def test_what_does_not_go_together_is_refused(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = f"model={home / 'run' / 'model'}"
+    out = f"out={tmp_path / 'out'}"
+    assert call(monkeypatch, "score", model, out, "unit=item") == 2
+    assert "but data is market" in capsys.readouterr().err
+    given = [model, out, "data=filings", f"data.path={home / 'filings'}"]
+    assert call(monkeypatch, "score", *given, "items=[99]", "unit=item") == 1
+    assert "items must be names such as 1A" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
