@@ -19,11 +19,25 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from quantattn.cli.errors import DONE, USAGE, UsageError, complain, exit_code, nearest, wants_traceback
+from quantattn.cli.errors import (
+    DONE,
+    INTERRUPTED,
+    STOPPED,
+    USAGE,
+    UsageError,
+    complain,
+    exit_code,
+    nearest,
+    wants_traceback,
+)
 
 HYDRA_VERSION = "1.3"
 _WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}
 _WITH_VALUE |= {"--info", "-i", "--experimental-rerun"}
+
+
+class _Stopped(BaseException):
+    """A job was stopped by a signal, so that no further one begins; Hydra passes on what is no Exception."""
 
 
 def conf_folder() -> Path:
@@ -69,7 +83,7 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
     """Run `task` on the configuration `name`.yaml and what the command line adds to it.
 
     Hydra sees the arguments as its own, so its flags work (`--cfg job`, `-m`, `--help`, `--config-dir`). Failures of
-    a job become its exit code, and a multirun answers with its worst.
+    a job become its exit code, and a multirun answers with its worst. It ends with a job that a signal has stopped.
 
     Raises:
         UsageError: the configuration cannot be composed; the sentence names the key and the nearest known one.
@@ -94,6 +108,8 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
                 raise
             complain(name, error)
             codes.append(code)
+        if codes[-1] in (STOPPED, INTERRUPTED):
+            raise _Stopped
         return codes[-1]
 
     before = sys.argv
@@ -104,6 +120,8 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
         if wants_traceback():
             raise
         raise UsageError(explain(name, error, arguments)) from None
+    except _Stopped:
+        pass
     finally:
         sys.argv = before
         for folder in sweeps:

@@ -21,6 +21,7 @@ from quantattn.attention import machine
 from quantattn.attention.certificate import Certificate, Finding
 from quantattn.cli import certify, main
 from quantattn.cli import train as train_command
+from quantattn.cli.config import run_application
 from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.learn.folder import holding
 from quantattn.nn import save_pretrained
@@ -226,6 +227,21 @@ def test_a_multirun_makes_one_folder_a_job(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(path.name for path in multirun.iterdir() if path.is_dir()) == ["0", "1"]
     seeds = [(multirun / number / "config.yaml").read_text().split("seed: ")[1][0] for number in "01"]
     assert seeds == ["0", "1"]
+
+
+@pytest.mark.parametrize(("code", "jobs"), [(1, [0, 1, 2]), (143, [0, 1]), (130, [0, 1])])
+def test_no_further_job_of_a_multirun_begins_once_one_was_stopped(
+    code: int, jobs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begun: list[int] = []
+
+    def stopped_in_the_second(config: Any) -> int:
+        begun.append(config.seed)
+        return code if config.seed == 1 else 0
+
+    assert run_application("train", ["-m", "seed=0,1,2"], stopped_in_the_second) == code
+    assert begun == jobs
 
 
 def test_a_refused_multirun_leaves_nothing(
