@@ -256,6 +256,10 @@ def fit(
             trainer.fit(module, data, ckpt_path=resume, weights_only=True)
         except Stopped:
             stopped = True
+        except SystemExit as left:
+            if isinstance(left.__context__, KeyboardInterrupt):  # Lightning leaves with 1 at a second Ctrl-C
+                raise left.__context__ from None
+            raise
         finally:
             flag.release()
     if not stopped and keeper.best is not None:

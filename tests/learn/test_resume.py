@@ -70,6 +70,17 @@ def test_ctrl_c_saves_and_stops_too_and_gets_its_meaning_back(tmp_path: Path) ->
     assert (second.stopped, second.signal, second.best_value) == (False, None, whole.best_value)
 
 
+@pytest.mark.usefixtures("in_the_foreground")
+def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
+    def twice(at: Progress) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, watch=twice)
+    assert not (tmp_path / LAST).exists()
+
+
 def test_a_stop_in_the_middle_of_a_step_waits_for_its_end(tmp_path: Path) -> None:
     """Gradients that are half accumulated are in no checkpoint."""
     calls = iter(range(100))
