@@ -33,6 +33,7 @@ _NUMBER = re.compile(
     r"(?:\s*(?:and|&|,|through|to)\s*(?:items?\s*)?\d{1,2}\s?(?:[a-c]\b)?)*\W*",
     re.IGNORECASE,
 )
+_BETWEEN = re.compile(r"[\s,]*")
 _LONE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -67,6 +68,31 @@ def parse_record(text: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"JSON that holds a {type(values).__name__}, expected an object with items")
     return values
+
+
+def parse_object(text: str, at: int) -> tuple[dict[str, Any] | None, int]:
+    """The next object of a list in JSON.
+
+    Args:
+        text: of the list.
+        at: where the object before it ended, or the bracket.
+
+    Returns:
+        The object (an empty one for what is none) and where it ends; None at the end of the list.
+
+    Raises:
+        ValueError: damage, or a list without an end.
+    """
+    at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+    if text.startswith("]", at):
+        return None, at + 1
+    try:
+        values, end = _DECODER.raw_decode(text, at)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"damaged JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("JSON that is nested too deep") from None
+    return values if isinstance(values, dict) else {}, end
 
 
 def read_metadata(values: Mapping[str, Any], form: str | None = None) -> Parsed:
@@ -170,3 +196,6 @@ def _text(name: str, value: object) -> str | None:
     if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer()):
         return str(int(value))
     raise ValueError(f"{name} holds a {type(value).__name__}, expected text")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)

@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
 
 from quantattn.data.filings.clock import new_york_ns, parse_acceptance, parse_filing_date, to_ns
+from quantattn.data.filings.forms import family
 from quantattn.data.filings.submission import find_accession, pad_cik
 from quantattn.data.filings.text import decode, read_bytes
 
@@ -25,6 +27,7 @@ _NAMES = {
     "filed": ("filing_date", "filingdate", "filed"),
     "cik": ("cik", "entity"),
     "form": ("form", "form_type", "type"),
+    "year": ("year",),
     "link": ("complete_text_file_link", "html_index", "url"),
 }
 _MAX_BYTES = 2**30
@@ -52,7 +55,7 @@ class IndexEntry:
 
 
 class FilingIndex:
-    """Entries by accession number and by file name."""
+    """Entries by accession number, by file name, and by CIK and year."""
 
     def __init__(self, rows: Iterable[Mapping[str, object]], zone: Zone | None = None) -> None:
         """Rows of an index; `zone` says what a `Z` after a time means, which EDGAR's own JSON does not.
@@ -62,6 +65,7 @@ class FilingIndex:
         """
         self._by_accession: dict[str, IndexEntry] = {}
         self._by_name: dict[str, IndexEntry] = {}
+        self._by_year: dict[tuple[str, str], list[IndexEntry]] = {}
         for number, row in enumerate(rows):
             try:
                 self._add(row, zone)
@@ -83,12 +87,17 @@ class FilingIndex:
             accepted=parse_index_time(accepted_text, zone) if accepted_text else None,
             filed=parse_filing_date(found["filed"]) if found["filed"] else None,
         )
-        if accession is None and found["name"] is None:
-            raise ValueError("names neither an accession number nor a file")
+        year = entry.cik is not None and found["year"] is not None
+        if accession is None and found["name"] is None and not year:
+            raise ValueError("names neither an accession number nor a file, nor a CIK and a year")
         if accession is not None:
             self._store(self._by_accession, accession, entry)
         if found["name"] is not None:
             self._store(self._by_name, _stem(found["name"]), entry)
+        if entry.cik is not None and found["year"] is not None:
+            alike = self._by_year.setdefault((entry.cik, found["year"]), [])
+            if entry not in alike:
+                alike.append(entry)
 
     @staticmethod
     def _store(table: dict[str, IndexEntry], key: str, entry: IndexEntry) -> None:
@@ -102,16 +111,26 @@ class FilingIndex:
             return self._by_accession[accession]
         return self._by_name.get(_stem(file_name))
 
+    def of_year(self, cik: str, year: str, form: str) -> tuple[IndexEntry, ...]:
+        """The entries of a filer (ten digits) that have this year in a column `year`, of the family of `form` if any.
+
+        What a year means, only its author knows: of the corpus that the index was made for, or another. So no year is
+        taken from a date here.
+        """
+        entries = self._by_year.get((cik, year), ())
+        return tuple(entry for entry in entries if entry.form is None or family(entry.form) == family(form))
+
     def __len__(self) -> int:
-        return len({id(entry) for table in (self._by_accession, self._by_name) for entry in table.values()})
+        entries = [*self._by_accession.values(), *self._by_name.values(), *chain(*self._by_year.values())]
+        return len({id(entry) for entry in entries})
 
 
 def read_index(path: str | Path, zone: Zone | None = None) -> FilingIndex:
     """Read an index from CSV, or from JSON (a list of objects, or an object of accession number → object); gzip or not.
 
-    Columns are found by their usual names: an accession number (or a link that holds one) or a file name; an acceptance
-    time; a filing date; a CIK; a form. A period of report is never read: it says when a period ended, not when anything
-    was known.
+    Columns are found by their usual names: an accession number (or a link that holds one) or a file name, else a CIK
+    and a year; an acceptance time; a filing date; a CIK; a form. A period of report is never read: it says when a
+    period ended, not when anything was known.
 
     Raises:
         ValueError: no such columns, or a row that cannot be read.

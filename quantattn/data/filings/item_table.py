@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
-from quantattn.data.filings.item_names import known_names
-from quantattn.data.filings.items import STATUSES, Items, items_of
+from quantattn.data.filings.item_names import known_names, scheme_of
+from quantattn.data.filings.items import STATUSES, Items, Section, items_of
 
 NONE_OF_THEM = "none of the items asked for"
 TAKEN_WHOLE = "filings without a recognised item, taken whole"
@@ -38,11 +39,29 @@ def item_rows(items: Items) -> list[dict[str, str | int | None]]:
 
 
 def cut_all(filings: pl.DataFrame) -> Iterator[Items]:
-    """The items of every row of a table with `form`, `text`, `event_time` and perhaps `annual_report`, in order."""
+    """The items of every row of a table with `form`, `text`, `event_time` and perhaps `annual_report`, in order.
+
+    Of a filing that another program had cut (`cut`), the items are those of `items`; its text is not cut again.
+    """
     reports = filings["annual_report"] if "annual_report" in filings.columns else [None] * filings.height
+    known = {"cut", "items"} <= set(filings.columns)
+    places = filings.select(pl.when("cut").then("items"))["items"] if known else [None] * filings.height
     days = filings["event_time"].cast(pl.Datetime("ns")).dt.date()
-    for form, text, report, filed in zip(filings["form"], filings["text"], reports, days, strict=True):
-        yield items_of(text, form, report, filed)
+    for form, text, report, filed, rows in zip(filings["form"], filings["text"], reports, days, places, strict=True):
+        if rows is None:
+            yield items_of(text, form, report, filed)
+        else:
+            yield Items(text, _sections(rows), scheme_of(form).expected(filed), report)
+
+
+def _sections(rows: Iterable[Mapping[str, Any]]) -> tuple[Section, ...]:
+    """What `item_rows` was given."""
+    names: dict[tuple[int, int, str, tuple[int, int] | None], list[str]] = {}
+    for row in rows:
+        if row["start"] is not None:
+            report = None if row["report_start"] is None else (row["report_start"], row["report_end"])
+            names.setdefault((row["start"], row["end"], row["status"], report), []).append(row["name"])
+    return tuple(Section(tuple(each), *place) for place, each in names.items())
 
 
 def item_column(filings: pl.DataFrame) -> pl.Series:

@@ -14,13 +14,19 @@ from quantattn.data.filings.clock import latest_acceptance_ns, parse_acceptance,
 from quantattn.data.filings.index import FilingIndex, IndexEntry
 from quantattn.data.filings.item_names import scheme_of
 from quantattn.data.filings.items import Items
-from quantattn.data.filings.parsed import OK, UNREADABLE, Parsed
+from quantattn.data.filings.parsed import CUT, OK, UNREADABLE, Parsed
 from quantattn.data.filings.pool import ParsePool
 from quantattn.data.filings.submission import find_accession
 
 NO_FILER = "filer not stated"
 NO_TIME = "no acceptance time"
 DUPLICATE = "duplicate accession"
+_WITHOUT_TIME = {
+    False: "no header, and no entry in an index",
+    True: "cut items carry none, and no entry in an index fits by accession number, name, or CIK and year",
+}
+_DAYS_APART = 7
+"""Accepted in the evening before a long weekend, a filing has the date of the next business day."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,10 @@ class Reading:
     time_source: str | None = None
     status: str = OK
     detail: str = ""
+
+    def of(self, parsed: Parsed) -> Reading:
+        """The same file, of which more is parsed now."""
+        return replace(self, parsed=parsed, status=parsed.status, detail=parsed.detail)
 
     def items(self) -> Items | None:
         """The items of the text; None when the file is set aside before its text was cut."""
@@ -83,37 +93,65 @@ def parse_filing(file: Path, options: ReadingOptions, pool: ParsePool) -> Parsed
     """What a file says; safe to call from several threads at once. Never raises for its content."""
     if not file.is_file():
         return Parsed(status=UNREADABLE, detail="neither a file nor a folder")
-    entry = _entry(find_accession(file.name), file.name, options)
+    entry = options.index.find(find_accession(file.name), file.name) if options.index is not None else None
     return pool.parse(file, options.forms, entry.form if entry else None, options.items, options.facts)
 
 
 def finish(parsed: Parsed, name: str, options: ReadingOptions) -> Reading:
     """What was parsed of the file `name`, with its times and its filer, or set aside for lack of one of them."""
-    entry = _entry(parsed.accession, name.rsplit("/", 1)[-1], options)
     read = Reading(
         file=name,
         parsed=parsed,
-        entity=next(iter(parsed.ciks), None) or (entry.cik if entry else None) or parsed.cik_on_cover,
+        entity=next(iter(parsed.ciks), None) or parsed.cik_on_cover,
         ciks=parsed.ciks,
-        accession=parsed.accession or (entry.accession if entry else None),
+        accession=parsed.accession,
         accepted_text=parsed.accepted,
         status=parsed.status,
         detail=parsed.detail,
     )
     try:
+        entry = _entry(parsed, name.rsplit("/", 1)[-1], options.index)
+        if entry is not None:
+            cik = next(iter(parsed.ciks), None) or entry.cik or parsed.cik_on_cover
+            read = replace(read, entity=cik, accession=parsed.accession or entry.accession)
         read = _accepted(read, entry)
         if read.status == OK:
             read = _public(read, entry, options.filing_dates)
             read = _with_filer(read, options.filers)
         return read
     except _SetAside as reason:
-        return replace(read, status=reason.status, detail=str(reason))
+        return read if read.status != OK else replace(read, status=reason.status, detail=str(reason))
     except ValueError as error:
         return read if read.status != OK else replace(read, status=UNREADABLE, detail=str(error))
 
 
-def _entry(accession: str | None, name: str, options: ReadingOptions) -> IndexEntry | None:
-    return options.index.find(accession, name) if options.index is not None else None
+def _entry(parsed: Parsed, name: str, index: FilingIndex | None) -> IndexEntry | None:
+    """The index's entry of a filing; of one that was cut into items by its CIK and year, too, where that names one."""
+    if index is None:
+        return None
+    entry = index.find(parsed.accession, parsed.named or name) or index.find(None, name)
+    if parsed.kind != CUT or parsed.form is None:
+        return entry
+    if entry is None and parsed.accession is None and parsed.ciks and parsed.year:
+        alike = index.of_year(parsed.ciks[0], parsed.year, parsed.form)
+        if len(alike) > 1:
+            raise _SetAside(NO_TIME, f"the index has {len(alike)} filings of this CIK and the year {parsed.year}")
+        entry = next(iter(alike), None)
+    if entry is not None:
+        _require_agreement(parsed, entry)
+    return entry
+
+
+def _require_agreement(parsed: Parsed, entry: IndexEntry) -> None:
+    """Refuse an entry that dates a filing before its year, or far from the filing date that came with the items."""
+    day = _day(entry.accepted) if entry.accepted is not None else entry.filed
+    if day is None:
+        return
+    if parsed.year is not None and parsed.year.isascii() and parsed.year.isdigit() and day.year < int(parsed.year):
+        raise ValueError(f"the index dates it {day.isoformat()}, before the year {parsed.year} that it states")
+    filed = parse_filing_date(parsed.filed) if parsed.filed else None
+    if filed is not None and abs((day - filed).days) > _DAYS_APART:
+        raise ValueError(f"the index dates it {day.isoformat()}, its own filing date is {filed.isoformat()}")
 
 
 def _accepted(read: Reading, entry: IndexEntry | None) -> Reading:
@@ -123,7 +161,7 @@ def _accepted(read: Reading, entry: IndexEntry | None) -> Reading:
     if entry is not None and entry.accepted is not None:
         return replace(read, event_time=entry.accepted, accepted_text=entry.accepted_text, time_source="index")
     if read.parsed.filed is not None:
-        return replace(read, time_source="header filing date")
+        return replace(read, time_source="record filing date" if read.parsed.kind == CUT else "header filing date")
     if entry is not None and entry.filed is not None:
         return replace(read, time_source="index filing date")
     return read
@@ -134,7 +172,7 @@ def _public(read: Reading, entry: IndexEntry | None, filing_dates: bool) -> Read
     if read.event_time is None:
         filed = _filed(read, entry)
         if filed is None:
-            raise _SetAside(NO_TIME, "no header, and no entry in an index")
+            raise _SetAside(NO_TIME, _WITHOUT_TIME[read.parsed.kind == CUT])
         if not filing_dates:
             raise _SetAside(NO_TIME, f"only the filing date {filed.isoformat()} is known")
         read = replace(read, event_time=latest_acceptance_ns(filed))
@@ -149,7 +187,7 @@ def _filed(read: Reading, entry: IndexEntry | None) -> date | None:
 
 
 def _with_filer(read: Reading, filers: Mapping[str, str]) -> Reading:
-    name = read.file.rsplit("/", 1)[-1]
+    name = read.parsed.named or read.file.rsplit("/", 1)[-1]
     given = sorted({cik for prefix, cik in filers.items() if name.startswith(prefix)})
     if len(given) > 1:
         raise ValueError(f"two filers are given for this file's name: {given[0]} and {given[1]}")

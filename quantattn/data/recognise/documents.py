@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from quantattn.data.filings.cut import is_cut, looks_cut
 from quantattn.data.filings.forms import form_on_cover
 from quantattn.data.filings.submission import has_header, is_wrapped_document
 from quantattn.data.filings.text import is_html
@@ -11,16 +12,21 @@ from quantattn.data.recognise.formats import Claim
 from quantattn.data.recognise.look import Look
 
 _COMMISSION = re.compile(r"SECURITIES\s+AND\s+EXCHANGE\s+COMMISSION", re.IGNORECASE)
-_PARSED = re.compile(r'"(filing_type|item_1A?|cik)"\s*:')
+_UNTIMED = "filings cut into items by another program, which keeps no time of acceptance: data.source.index=FILE has it"
 _TICKERS = re.compile(r'\{\s*"0"\s*:\s*\{\s*"cik_str"\s*:')
+_FILER = re.compile(r'"(?:cik|filename)"\s*:')
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 
 
 def filings(look: Look) -> Claim | None:
-    """The header of a submission, the lines of a single document, a page of HTML, or a cover in plain text."""
+    """The header of a submission, the lines of a single document, a page of HTML, a cover in plain text, cut items."""
     text = look.text
+    if look.columns is not None and is_cut(look.columns):
+        return Claim(f"its columns are those of {_UNTIMED}")
     if text is None:
         return None
+    if looks_cut(text) and _FILER.search(text):
+        return Claim(f"it is JSON of {_UNTIMED}")
     if has_header(text):
         return Claim("it opens with the header of an EDGAR submission")
     if is_wrapped_document(text):
@@ -53,16 +59,6 @@ def tickers(look: Look) -> Claim | None:
     return Claim(
         "it is a JSON list of CIK, ticker and name",
         unread="it is EDGAR's list of tickers, which goes with filings: data.prepare.tickers=FILE",
-    )
-
-
-def parsed_filing(look: Look) -> Claim | None:
-    """A filing that another program has cut into items."""
-    if look.text is None or not look.text.lstrip().startswith("{") or len(set(_PARSED.findall(look.text))) < 2:
-        return None
-    return Claim(
-        "it is JSON with the fields cik and filing_type, or items",
-        unread="it is a filing that was cut into items before (EDGAR-CORPUS); filings are read as EDGAR has them",
     )
 
 

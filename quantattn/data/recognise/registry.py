@@ -51,7 +51,6 @@ FORMATS: tuple[Format, ...] = (
     Format("bars", "bars", exchange.bars, "bars"),
     Format("fi2010", "FI-2010", documents.fi2010, "fi2010"),
     Format("", TICKERS, documents.tickers),
-    Format("", "parsed filing", documents.parsed_filing),
     Format("", INDEX, documents.filing_index),
     Format("filings", "EDGAR filing", documents.filings, "filings", _NEW_YORK, beside=(NOTE, INDEX, TICKERS)),
     Format(

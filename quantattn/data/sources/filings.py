@@ -18,12 +18,13 @@ from typing import Literal
 
 import polars as pl
 
+from quantattn.data.filings.corpus import holds_many, read_corpus
 from quantattn.data.filings.fact_table import fact_table
 from quantattn.data.filings.forms import FAMILIES, family, is_amendment
 from quantattn.data.filings.index import FilingIndex, Zone, read_index
 from quantattn.data.filings.item_table import ITEM, item_rows
 from quantattn.data.filings.items import MISSING
-from quantattn.data.filings.parsed import OK, UNREADABLE
+from quantattn.data.filings.parsed import CUT, OK, UNREADABLE
 from quantattn.data.filings.pool import BAD, Limits, ParsePool
 from quantattn.data.filings.reading import DUPLICATE, Reading, ReadingOptions, finish, parse_filing
 from quantattn.data.filings.submission import pad_cik
@@ -109,9 +110,17 @@ def scan_filings(
         items=items,
         facts=facts,
     )
+    tables = {file: table for file in files if file.is_file() and (table := holds_many(file))}
     with ParsePool(limits, workers) as pool, ThreadPoolExecutor(pool.workers) as threads:
-        parsed = list(threads.map(lambda file: parse_filing(file, options, pool), files))
-    reads = [finish(each, name, options) for each, name in zip(parsed, names, strict=True)]
+        single = [file for file in files if file not in tables]
+        parsed = dict(zip(single, threads.map(lambda file: parse_filing(file, options, pool), single), strict=True))
+        most = int(pool.limits.file_mib * 2**20)
+    reads: list[Reading] = []
+    for file, name in zip(files, names, strict=True):
+        if file in tables:
+            reads += read_corpus(file, name, tables[file], options, most)
+        else:
+            reads.append(finish(parsed[file], name, options))
     reads = _without_duplicates(reads)
     for read in reads:
         if read.status in BAD:
@@ -165,8 +174,9 @@ def _without_duplicates(reads: list[Reading]) -> list[Reading]:
     seen: dict[str, str] = {}
     kept = []
     for read in reads:
-        if read.status == OK and read.accession is not None:
-            first = seen.setdefault(read.accession, read.file)
+        number = read.accession or read.parsed.named
+        if read.status == OK and number is not None:
+            first = seen.setdefault(number, read.file)
             if first != read.file:
                 read = replace(read, status=DUPLICATE, detail=f"as in {first}")
         kept.append(read)
@@ -182,7 +192,7 @@ def _source(reads: list[Reading], hashes: Mapping[str, str], options: ReadingOpt
     kept = table.filter(pl.col("status") == OK).drop(_OF_DOCUMENTS)
     kept = kept.with_columns(pl.col("accession").fill_null(pl.col("file"))).sort(CANONICAL_ORDER, maintain_order=True)
     if not options.items:
-        kept = kept.drop("annual_report", "items")
+        kept = kept.drop("annual_report", *(() if table["cut"].any() else ("items",)))
     aside = Counter(read.status for read in reads if read.status != OK)
     facts, left_out = fact_table(read for read in reads if read.status == OK) if options.facts else (None, ())
     report = SourceReport(
@@ -206,7 +216,7 @@ _COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     **{"form": pl.String, "accession": pl.String, "text": pl.String, "family": pl.String},
     **{"amendment": pl.Boolean, "company": pl.String, "ciks": pl.List(pl.String), "accepted_text": pl.String},
     **{"time_source": pl.String, "n_chars": pl.Int64, "share": pl.Float64, "file": pl.String},
-    **{"annual_report": pl.String, "items": pl.List(ITEM)},
+    **{"annual_report": pl.String, "items": pl.List(ITEM), "cut": pl.Boolean},
     **{"kind": pl.String, "parts_skipped": pl.Int64, "facts": pl.Int64, "status": pl.String, "detail": pl.String},
 }
 
@@ -216,10 +226,11 @@ def _row(number: int, read: Reading) -> tuple[object, ...]:
     form, text = parsed.form, parsed.text
     return (
         *(read.entity, read.event_time, read.available_time, number),
-        *(form, read.accession, text, family(form) if form else None),
+        *(form, read.accession or parsed.named, text, family(form) if form else None),
         *(is_amendment(form) if form else None, parsed.company, list(read.ciks), read.accepted_text),
         *(read.time_source, len(text) if text is not None else None, parsed.share, read.file),
         *(parsed.annual_report, item_rows(items) if items is not None else None),
+        parsed.kind == CUT,
         *(parsed.kind, parsed.parts_skipped, len(parsed.facts), read.status, read.detail or parsed.report_detail),
     )
 
@@ -229,6 +240,14 @@ def _notes(table: pl.DataFrame) -> tuple[str, ...]:
         "accepted from 06:00 to 17:30 New York of a business day counts as public at once, later as public at 06:00 of "
         "the next business day (exchange open and no federal holiday)"
     ]
+    cut = table.filter(pl.col("kind") == CUT)
+    if cut.height:
+        kept = cut.filter(pl.col("status") == OK)["time_source"]
+        notes.append(
+            f"{cut.height} filings were cut into items by another program, which keeps no acceptance time: "
+            f"{(kept == 'index').sum()} have that of the index, {(kept != 'index').sum()} are dated by a filing date, "
+            f"{cut.height - len(kept)} are set aside; what that program left out of them cannot be told"
+        )
     dates = table.filter((pl.col("status") == OK) & pl.col("time_source").str.ends_with("filing date")).height
     if dates:
         notes.append(f"{dates} filings are dated by their filing date alone, as if accepted at 22:00 New York of it")

@@ -42,7 +42,7 @@ EXPECTED: Mapping[str, str] = {
     "filings/old_ascii/*": "filings",
     "filings/html_*/*": "filings",
     "filings/edgar_crawler_raw_8-K/*": "filings",
-    "filings/edgar_corpus_json_*/*": "cut into items before",
+    "filings/edgar_corpus_json_*/*": "filings",
     "filings/edgar_crawler_FILINGS_METADATA.csv.gz": "an index of filings",
     "filings/sec_company_tickers.json.gz": "EDGAR's list of tickers",
 }

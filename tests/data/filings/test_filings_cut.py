@@ -1,0 +1,342 @@
+"""Filings that another program has cut into items: the same in whatever file, dated by an index or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantattn.data.filings.clock import latest_acceptance_ns, parse_acceptance, parse_filing_date
+from quantattn.data.filings.corpus import LINES, LIST, PARQUET, holds_many
+from quantattn.data.filings.cut import parse_record, read_items, read_metadata
+from quantattn.data.filings.index import FilingIndex
+from quantattn.data.filings.item_table import select_items
+from quantattn.data.filings.items import items_of
+from quantattn.data.filings.parsed import Parsed
+from quantattn.data.filings.text import tidy
+from quantattn.data.recognise import recognise
+from quantattn.data.sources.filings import scan_filings
+
+NUMBERS = tuple("1 1A 1B 2 3 4 5 6 7 7A 8 9 9A 9B 10 11 12 13 14 15".split())  # noqa: SIM905
+"""Sections of EDGAR-CORPUS."""
+ACCEPTED = "20160226161500"
+
+
+def section(number: str, words: str) -> str:
+    return f"Item {number}. {words}\nOf {words.lower()} there is more to say than this."
+
+
+def record(cik: int = 718413, year: int = 2015, **texts: str) -> dict[str, str]:
+    """A row of EDGAR-CORPUS."""
+    told = {"1": section("1", "Business"), "1A": section("1A", "Risk Factors"), "7": section("7", "Discussion")} | texts
+    named = {"filename": f"{cik}_{year}.txt", "cik": str(cik), "year": str(year)}
+    return named | {f"section_{number}": told.get(number, "") for number in NUMBERS}
+
+
+def index_of(*records: Mapping[str, str], accepted: str = ACCEPTED) -> FilingIndex:
+    return FilingIndex({"filename": each["filename"], "accepted": accepted} for each in records)
+
+
+def parquet(path: Path, records: list[dict[str, str]]) -> Path:
+    pl.DataFrame(records).write_parquet(path)
+    return path
+
+
+RECORDS = [record(1), record(2, **{"8": section("8", "Statements")}), record(3, 2016)]
+FILES = {
+    "corpus.parquet": lambda path: parquet(path, RECORDS),
+    "corpus": lambda path: path.write_text("\n".join(map(json.dumps, RECORDS))),
+    "b": lambda path: path.write_bytes(gzip.compress("\r\n\r\n".join(map(json.dumps, RECORDS)).encode())),
+    "c.xz": lambda path: path.write_bytes(lzma.compress("\n".join(map(json.dumps, RECORDS)).encode())),
+    "list": lambda path: path.write_text(json.dumps(RECORDS)),
+    "list.gz": lambda path: path.write_bytes(gzip.compress(json.dumps(RECORDS, indent=2).encode())),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_file_that_filings_come_in_changes_nothing(tmp_path: Path, name: str) -> None:
+    """Parquet, lines, a list, an object a file; by content, whatever the name and the packing."""
+    (tmp_path / "alone").mkdir()
+    for number, each in enumerate(RECORDS):
+        (tmp_path / "alone" / f"{number}.json").write_text(json.dumps(each, indent=4))
+    FILES[name](tmp_path / name)
+    index = index_of(*RECORDS)
+    alone = scan_filings(tmp_path / "alone", index=index).frame.collect()
+    together = scan_filings(tmp_path / name, index=index).frame.collect()
+    assert alone.height == len(RECORDS)
+    assert together.drop("file").equals(alone.drop("file"))
+    found = recognise(tmp_path / name)
+    assert found.read
+    assert found.format is not None
+    assert found.format.name == "filings"
+    assert "keeps no time of acceptance" in found.claim.why
+
+
+def test_tables_are_told_by_content(tmp_path: Path) -> None:
+    for name, table in {"corpus.parquet": PARQUET, "corpus": LINES, "b": LINES, "list": LIST, "list.gz": LIST}.items():
+        FILES[name](tmp_path / name)
+        assert holds_many(tmp_path / name) == table
+    (tmp_path / "one").write_text(json.dumps(record(), indent=1))
+    (tmp_path / "page").write_text("<html>")
+    (tmp_path / "other").write_text('{"a": 1}\n{"a": 2}\n')
+    assert [holds_many(tmp_path / name) for name in ("one", "page", "other")] == ["", "", ""]
+
+
+def test_a_year_is_no_time(tmp_path: Path) -> None:
+    """Without an index no filing has a time, whatever is allowed; with one, those that it does not name have none."""
+    path = parquet(tmp_path / "x", RECORDS)
+    source = scan_filings(path, filing_dates="latest")
+    assert source.frame.collect().height == 0
+    assert source.report.rows_set_aside == {"no acceptance time": 3}
+    assert source.documents["event_time"].null_count() == 3
+    source = scan_filings(path, index=index_of(RECORDS[1]))
+    assert source.report.rows_read == 1
+    assert source.report.rows_set_aside == {"no acceptance time": 2}
+    (row,) = source.frame.collect().to_dicts()
+    assert (row["entity"], row["event_time"], row["time_source"], row["accession"]) == (
+        *("0000000002", parse_acceptance(ACCEPTED), "index", "2_2015.txt"),
+    )
+    assert any("3 filings were cut into items by another program" in note for note in source.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "status", "detail"),
+    [
+        ([{"cik": "2", "year": "2015", "accepted": ACCEPTED}], "ok", ""),
+        ([{"cik": "2", "year": 2015, "accepted": ACCEPTED, "form": "10-K405"}], "ok", ""),
+        ([{"cik": "2", "year": "2015", "accepted": ACCEPTED}] * 2, "ok", ""),  # said twice
+        ([{"cik": "2", "year": "2014", "accepted": ACCEPTED}], "no acceptance time", "cut items carry none"),
+        ([{"cik": "2", "accepted": ACCEPTED, "accession": "0000000002-16-000001"}], "no acceptance time", "cut items"),
+        ([{"cik": "2", "year": "2015", "accepted": ACCEPTED, "form": "10-Q"}], "no acceptance time", "cut items carry"),
+        (
+            [{"cik": "2", "year": "2015", "accepted": at} for at in (ACCEPTED, "20150226161500")],
+            *("no acceptance time", "the index has 2 filings of this CIK and the year 2015"),
+        ),
+        (
+            [{"cik": "2", "year": "2015", "accepted": "20141231120000"}],
+            *("unreadable", "the index dates it 2014-12-31, before the year 2015 that it states"),
+        ),
+    ],
+)
+def test_filer_and_year_name_a_filing_where_the_index_has_years(
+    tmp_path: Path, rows: list[dict[str, object]], status: str, detail: str
+) -> None:
+    source = scan_filings(parquet(tmp_path / "x", [record(2)]), index=FilingIndex(rows))
+    found = source.documents.row(0, named=True)
+    assert found["status"] == status
+    assert found["detail"].startswith(detail)
+    assert (found["event_time"] is not None) == (status == "ok")
+
+
+def crawled(**more: str) -> dict[str, str]:
+    """An object of edgar-crawler."""
+    return {
+        **{"cik": "123", "company": "ACME", "filing_type": "10-K", "filing_date": "2024-03-15", "sic": "1"},
+        **{"period_of_report": "2023-12-31", "filename": "123_10K_2023_0000000123-24-000001.htm"},
+        **{"item_1": section("1", "Business"), "item_1A": "", "item_2": "Item 2. Properties\nNone."},
+        **more,
+    }
+
+
+def test_a_filing_date_is_not_a_time_unless_it_is_said_to_be_enough(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(json.dumps(crawled()))
+    source = scan_filings(tmp_path)
+    assert source.report.rows_set_aside == {"no acceptance time": 1}
+    assert source.documents["detail"].to_list() == ["only the filing date 2024-03-15 is known"]
+    (row,) = scan_filings(tmp_path, filing_dates="latest").frame.collect().to_dicts()
+    assert row["event_time"] == latest_acceptance_ns(parse_filing_date("2024-03-15"))
+    assert (row["time_source"], row["accession"], row["company"], row["form"]) == (
+        *("record filing date", "0000000123-24-000001", "ACME", "10-K"),
+    )
+    known = FilingIndex([{"accession": "0000000123-24-000001", "accepted": "20240314173100"}])
+    assert scan_filings(tmp_path, index=known).frame.collect()["event_time"][0] == parse_acceptance("20240314173100")
+    other = FilingIndex([{"accession": "0000000123-24-000001", "accepted": "20230315101500"}])
+    assert scan_filings(tmp_path, index=other).documents["detail"].to_list() == [
+        "the index dates it 2023-03-15, its own filing date is 2024-03-15"
+    ]
+
+
+def test_items_are_taken_as_they_were_cut(tmp_path: Path) -> None:
+    """A heading within an item, on which a text would be cut, cuts nothing here."""
+    deceiving = record(1, **{"1": "Item 1. Business\nWe sell.\nItem 1A. Risk Factors\nAnvils fall.", "1A": ""})
+    source = scan_filings(parquet(tmp_path / "x", [deceiving]), index=index_of(deceiving))
+    table = source.frame.collect()
+    for number in ("1", "7"):
+        kept, counts, dropped = select_items(table, [number])
+        assert kept["text"].to_list() == [tidy(deceiving[f"section_{number}"])]
+        assert (counts, dropped) == ({f"item {number} found": 1}, {})
+    with pytest.raises(ValueError, match="none of 1 filings has one of the items 1A"):
+        select_items(table, ["1A"])
+    assert "1A" in items_of(table["text"][0], "10-K")  # what cutting it again would give
+    assert source.documents.select("items_found", "items_missing").row(0) == (2, 18)
+
+
+def test_items_of_a_table_are_those_of_its_text(tmp_path: Path) -> None:
+    """Items that a source has found are those that cutting again finds: taking them from the table is no loss."""
+    text = "<html><body><p>FORM 10-K</p><h1>Items 1 and 2. Business and Properties</h1><p>Anvils.</p>"
+    text += "<h1>Item 4. Mine Safety</h1><p>None.</p><h1>Item 7. Discussion</h1><p>Well.</p></body></html>"
+    (tmp_path / "a.html").write_text(text)
+    index = FilingIndex([{"name": "a.html", "accepted": ACCEPTED, "cik": "1"}])
+    with_items, without = (scan_filings(tmp_path, index=index, items=each).frame.collect() for each in (True, False))
+    assert "items" not in without.columns
+    for names in (["1"], ["2", "7"], ["4"], ["1", "4", "7"]):
+        assert select_items(with_items, names)[0]["text"].equals(select_items(without, names)[0]["text"])
+        assert select_items(with_items, names)[1:] == select_items(without, names)[1:]
+
+
+TEXTS = st.dictionaries(st.sampled_from(NUMBERS), st.text(max_size=60), min_size=1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(TEXTS, st.randoms(use_true_random=False))
+def test_every_item_is_a_slice_and_their_order_in_the_record_is_no_matter(texts: dict[str, str], dice: object) -> None:
+    values = record() | {f"section_{number}": text for number, text in texts.items()}
+    read = read_items(values, Parsed(form="10-K"))
+    told = {name: tidy(values[f"section_{name}"]) for name in NUMBERS}
+    told = {name: text for name, text in told.items() if text}
+    if not told:
+        assert (read.status, read.text) == ("no item has text", None)
+        return
+    assert read.text == "\n".join(told.values())
+    assert {each.names[0]: read.text[each.start : each.end] for each in read.sections} == told
+    names = list(values)
+    dice.shuffle(names)  # type: ignore[attr-defined]
+    assert read_items({name: values[name] for name in names}, Parsed(form="10-K")) == read
+    again = read_metadata(parse_record(json.dumps(values)))
+    assert read_items(parse_record(json.dumps(values)), again).text == read.text
+
+
+def test_statuses_are_those_of_the_items_text() -> None:
+    told = {
+        **{"section_1": "ITEMS 1 and 2. BUSINESS AND PROPERTIES\nWe sell anvils.", "section_4": "Item 4. [Reserved]"},
+        **{"section_1B": "ITEM 1B. Unresolved Staff Comments\nNone.", "section_9A": "Item 9A(T). Controls\nThey work."},
+        "section_11": "ITEM 11. Executive Compensation\nIt is in the Proxy Statement, included by reference.",
+    }
+    found = read_items(told, Parsed(form="10-K"))
+    assert {each.names[0]: each.status for each in found.sections} == {
+        **{"1": "found", "1B": "omitted", "4": "omitted", "9A": "found", "11": "by reference"}
+    }
+
+
+def test_parts_of_a_quarterly_report() -> None:
+    values = {
+        "filing_type": "10-Q",
+        "part_1": "PART I\nItem 1. Financial Statements\nMany.\nbetween\nItem 2. Discussion\nShort.\nafter",
+        "part_1_item_1": "Item 1. Financial Statements\nMany.",
+        "part_1_item_2": "Item 2. Discussion\nShort.",
+        "part_1_item_3": "",
+        "part_2": "something else",
+        "part_2_item_1A": "Item 1A. Risk Factors\nNone.",
+        "SIGNATURE": "Signed.",
+    }
+    read = read_items(values, read_metadata(values))
+    assert read.text == f"{values['part_1']}\n{values['part_2_item_1A']}\nSigned."
+    assert [(each.names, read.text[each.start : each.end]) for each in read.sections] == [
+        (("I.1",), values["part_1_item_1"]),
+        (("I.2",), values["part_1_item_2"]),
+        (("II.1A",), values["part_2_item_1A"]),
+    ]
+    alone = read_items(values | dict.fromkeys(("part_1_item_1", "part_1_item_2", "part_2_item_1A"), ""), read)
+    assert (alone.text, alone.sections) == (f"{values['part_1']}\nsomething else\nSigned.", ())
+
+
+BAD_LINES = {
+    '{"cik": "1", "filename": "a", "item_1": "x", "item_1": "y"}': "JSON that says 'item_1' twice",
+    '{"cik": "1", "filename": "a", "item_1": ': "damaged JSON",
+    '{"cik": "1", "filename": "a", "item_1": [1]}': "item_1 holds a list, expected text",
+    '{"cik": "one", "filename": "a", "section_1": "x"}': "central index key 'one'",
+    '{"cik": "1", "filename": "a", "section_1": "x", "section_2": true}': "section_2 holds a bool, expected text",
+    '{"cik": "1", "filename": "a", "section_1": ' + "[" * 100_000: "JSON that is nested too deep",
+    "[1, 2]": "JSON that holds a list, expected an object with items",
+}
+
+
+def test_bad_lines_are_set_aside_with_their_number_and_no_other_is(tmp_path: Path) -> None:
+    good = [record(number) for number in range(1, len(BAD_LINES) + 2)]
+    lines = [json.dumps(good[0])]
+    for bad, each in zip(BAD_LINES, good[1:], strict=True):
+        lines += [bad, json.dumps(each)]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    named = FilingIndex([*({"filename": each["filename"], "accepted": ACCEPTED} for each in good), TIMED])
+    source = scan_filings(tmp_path / "x.jsonl", index=named, forms=("10-K",))
+    assert source.report.rows_read == len(good)
+    assert source.report.rows_set_aside == {"unreadable": len(BAD_LINES)}
+    aside = source.documents.filter(pl.col("status") != "ok")
+    assert aside["file"].to_list() == [f"x.jsonl, line {2 * n}" for n in range(1, len(BAD_LINES) + 1)]
+    for found, wanted in zip(aside["detail"], BAD_LINES.values(), strict=True):
+        assert found.startswith(wanted)
+    with pytest.raises(ValueError, match=r"^x\.jsonl, line 2: JSON that says"):
+        scan_filings(tmp_path / "x.jsonl", index=named, on_bad="refuse")
+
+
+TIMED = {"filename": "a", "accepted": ACCEPTED, "form": "10-K"}
+
+
+def test_a_file_that_breaks_off_says_so(tmp_path: Path) -> None:
+    lines = [json.dumps(record(number)) for number in range(1, 400)]
+    packed = gzip.compress("\n".join(lines).encode())
+    index = FilingIndex({"filename": f"{n}_2015.txt", "accepted": ACCEPTED} for n in range(1, 400))
+    (tmp_path / "x").write_bytes(packed[: len(packed) // 2])
+    source = scan_filings(tmp_path, index=index)
+    assert source.report.rows_read == 0  # a stream is unpacked in pieces of megabytes; this was one
+    assert source.documents.row(-1, named=True)["detail"].startswith("what follows is lost: x breaks off")
+    (tmp_path / "x").write_text(json.dumps(RECORDS)[:-200])
+    source = scan_filings(tmp_path, index=index_of(*RECORDS))
+    assert source.report.rows_read == 2
+    assert source.documents.row(-1, named=True)["detail"].startswith("it and what follows are lost: damaged JSON")
+    whole = parquet(tmp_path / "x", RECORDS).read_bytes()
+    (tmp_path / "x").write_bytes(whole[:-20])
+    source = scan_filings(tmp_path, index=index_of(*RECORDS))
+    assert source.report.rows_read == 0
+    assert source.documents["detail"][0].startswith("damaged Parquet")
+
+
+def test_filings_that_come_twice_and_other_forms_are_counted(tmp_path: Path) -> None:
+    parquet(tmp_path / "a", RECORDS)
+    parquet(tmp_path / "b", RECORDS[:1])
+    rows = [json.dumps(crawled(filing_type=form)) for form in ("S-1", "8-K12B")]
+    (tmp_path / "c").write_text("\n".join(rows))
+    (tmp_path / "d").write_text(json.dumps({"cik": "1", "filename": "x", "item_1": "y"}))
+    (tmp_path / "e").write_text('{"cik": "1", "facts": {}}')
+    empty = record(9, **dict.fromkeys(NUMBERS, " \n"))
+    (tmp_path / "f").write_text(json.dumps(empty))
+    source = scan_filings(tmp_path, index=index_of(*RECORDS, empty), filing_dates="latest")
+    assert source.report.rows_read == 4
+    assert source.report.rows_set_aside == {
+        **{"duplicate accession": 1, "form not stated": 1, "no item has text": 1, "not a filing": 1, "other form": 1}
+    }
+    assert source.documents.height == 4 + 5
+
+
+def test_real_filings_that_were_cut(realdata: Path) -> None:
+    folder = realdata / "filings"
+    paths = sorted(folder.glob("edgar_corpus_json_*/*"))
+    if not paths:
+        pytest.skip("the real data holds no filing that was cut into items")
+    index = folder / "edgar_crawler_FILINGS_METADATA.csv.gz"
+    source = scan_filings(folder / "edgar_corpus_json_*" / "*", index=index, filing_dates="latest")
+    told = [
+        json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()) for path in paths
+    ]
+    assert source.documents.height == len(paths)
+    assert source.report.rows_read + sum(source.report.rows_set_aside.values()) == len(paths)
+    assert set(source.report.rows_set_aside) <= {"duplicate accession"}
+    table = source.frame.collect()
+    by_number = {each["filename"].rsplit("_", 1)[-1].rsplit(".", 1)[0]: each for each in told[::-1]}
+    for row in table.to_dicts():
+        values = by_number[row["accession"]]
+        assert row["event_time"] == latest_acceptance_ns(parse_filing_date(values["filing_date"]))
+        present = {
+            name.removeprefix("item_"): tidy(text) for name, text in values.items() if name[:5] == "item_" and text
+        }
+        found = {
+            item["name"]: row["text"][item["start"] : item["end"]] for item in row["items"] if item["start"] is not None
+        }
+        assert found == present
