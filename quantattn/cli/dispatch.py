@@ -23,6 +23,7 @@ COMMANDS = {
     "bench": Command("quantattn.cli.bench", "time attention beside its peers, behind the error budget"),
     "validate": Command("quantattn.cli.validate", "print how far every backend is from float64 truth"),
     "prepare": Command("quantattn.cli.prepare", "write a source as sorted Parquet shards with a manifest"),
+    "changes": Command("quantattn.cli.changes", "tell how much an item changed from each filing to the next"),
     "doctor": Command("quantattn.cli.doctor", "read a folder of data and say what is in it and what is wrong with it"),
 }
 """What there is."""
@@ -45,10 +46,10 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "`quantattn COMMAND --help` says what one takes. train, prepare, score and bench take Hydra overrides,",
-            "such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done, 1 a check or",
-            "a run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM and 130 by Ctrl-C, after saving when",
-            "there was something to save. QUANTATTN_DEBUG=1 shows tracebacks.",
+            "`quantattn COMMAND --help` says what one takes. train, prepare, score, changes and bench take Hydra",
+            "overrides, such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done,",
+            "1 a check or a run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM and 130 by Ctrl-C,",
+            "after saving when there was something to save. QUANTATTN_DEBUG=1 shows tracebacks.",
         ]
     )
 

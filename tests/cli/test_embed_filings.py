@@ -101,3 +101,28 @@ def test_what_does_not_go_together_is_refused(
     assert call(monkeypatch, "score", *given, "items=[99]", "unit=item") == 1
     assert "items must be names such as 1A" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_changes_of_an_item_by_words_and_by_embeddings(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    embed(home, tmp_path / "items", "unit=item", "items=[1A]")
+    out = tmp_path / "changes.parquet"
+    given = [f"data.path={home / 'filings'}", f"embeddings={tmp_path / 'items'}", f"out={out}"]
+    assert call(monkeypatch, "changes", *given) == 0
+    said = capsys.readouterr().out
+    assert "item 1A of 18 filings, 15 compared" in said
+    assert "not compared: 3, first filing" in said
+    table = pl.read_parquet(out)
+    changed = table.filter(pl.col("reason").is_null() & pl.col("accession").str.contains("-22-"))
+    same = table.filter(pl.col("reason").is_null() & ~pl.col("accession").str.contains("-22-"))
+    assert set(same["change_words"]) == set(same["change_tfidf"]) == {0.0}
+    assert changed["change_words"].min() > 0  # type: ignore[operator]
+    assert changed["change_embedding"].min() > 0  # type: ignore[operator]
+    unseen = table.filter(pl.col("embedding_reason").is_null())
+    assert 0 < unseen.height < 15
+    assert set(unseen.filter(~pl.col("accession").str.contains("-22-"))["change_embedding"]) <= {0.0}
+    assert call(monkeypatch, "changes", *given[:2], "out=table.xlsx") == 2
+    assert "written as .parquet or .csv" in capsys.readouterr().err
+    assert call(monkeypatch, "changes", "data=synthetic", f"out={out}") == 2
+    assert "changes are of filings, but data is market" in capsys.readouterr().err
