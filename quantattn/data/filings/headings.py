@@ -10,15 +10,17 @@ from quantattn.data.filings.item_names import PARTS, Scheme, after_title
 
 _NUMBER = r"(?>\d{1,2}(?:[ \t]?\.[ \t]?\d\d(?!\d))?(?:[ \t]?\((?-i:[A-CT])\)|[ \t]?[A-C](?![a-zA-Z0-9]))*)"
 _JOIN = r"(?:[ \t]*(?:,|;|&|and|through|to|or|-|–|—|\.)){1,3}[ \t]*(?:items?[ \t]*)?"
+# A pattern of a whole line begins with the end of the line before and is looked for in "\n" + text, so that its matches
+# start where their line does in the text: the engine jumps to line ends, and would try a `^` at every character.
 _HEADING = re.compile(
-    rf"^[^\S\n]*(?:[*•·>#|_\-–—][^\S\n]*)*(?:part[ \t]+i{{1,3}}v?\b[^\w\n]*)?"
+    rf"\n[^\S\n]*(?:[*•·>#|_\-–—][^\S\n]*)*(?:part[ \t]+i{{1,3}}v?\b[^\w\n]*)?"
     rf"items?[^\S\n]*(?:no\.?[^\S\n]*)?[:#.\-–—]?[^\S\n]*({_NUMBER}(?:{_JOIN}{_NUMBER})*)(?-i:(?![a-z\d]))([^\n]*)",
-    re.IGNORECASE | re.MULTILINE,
+    re.IGNORECASE,
 )
 _ONE_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
 _RANGE = re.compile(r"through|\bto\b|-|–|—", re.IGNORECASE)
 _AND_ITEM = re.compile(rf"(?:,|;|&|/|and)\s*items?[ \t]*({_NUMBER})[ \t]*[.:\-–—]", re.IGNORECASE)
-_PART = re.compile(r"^[^\w\n]*part[ \t]+(i{1,3}v?)\b(?![ \t]*,)([^\n]{0,80})$", re.IGNORECASE | re.MULTILINE)
+_PART = re.compile(r"\n[^\w\n]*part[ \t]+(i{1,3}v?)\b(?![ \t]*,)([^\n]{0,80})$", re.IGNORECASE | re.MULTILINE)
 _PART_TITLE = re.compile(r"^\W*(?:(?:financial|other)[ \t]+information)?\W*\d{0,3}\W*$", re.IGNORECASE)
 _CONTINUED = re.compile(r"\bcont(?:inued|['’]d|\.)\W*$|\(continued\)", re.IGNORECASE)
 _REFERENCE = re.compile(
@@ -43,11 +45,11 @@ _CONTENTS_TITLE = re.compile(
     re.IGNORECASE,
 )
 _CONTENTS_BEFORE = re.compile(r"^[^\w\n]*(?:table of contents|index)[^\w\n]*$", re.IGNORECASE | re.MULTILINE)
-_SIGNATURES = re.compile(rf"^[^\w\n]*{'[ ]?'.join('signature')}[ ]?(?:\(?s\)?)?[^\w\n]*$", re.IGNORECASE | re.MULTILINE)
-_SIGNED = re.compile(r"pursuant|undersigned|duly|caused|authori[sz]ed|/s/|\bby\s*:", re.IGNORECASE)
-_PURSUANT = re.compile(
-    r"^[^\w\n]*pursuant +to +the +requirements? +of +(?:the|section)\b", re.IGNORECASE | re.MULTILINE
+_SIGNATURES = re.compile(
+    rf"\n[^\w\n]*{'[ ]?'.join('signature')}[ ]?(?:\(?s\)?)?[^\w\n]*$", re.IGNORECASE | re.MULTILINE
 )
+_SIGNED = re.compile(r"pursuant|undersigned|duly|caused|authori[sz]ed|/s/|\bby\s*:", re.IGNORECASE)
+_PURSUANT = re.compile(r"\n[^\w\n]*pursuant +to +the +requirements? +of +(?:the|section)\b", re.IGNORECASE)
 
 
 STRONG, WEAK, CONTINUED = 1.0, 0.4, 0.05
@@ -91,8 +93,8 @@ class PartLine:
 def find_parts(text: str) -> list[PartLine]:
     """Every line that names a part and nothing else."""
     return [
-        PartLine(match.start(), match.end(), match.group(1).upper())
-        for match in _PART.finditer(text)
+        PartLine(match.start(), match.end() - 1, match.group(1).upper())
+        for match in _PART.finditer("\n" + text)
         if _PART_TITLE.match(match.group(2))
     ]
 
@@ -101,7 +103,7 @@ def find_headings(text: str, scheme: Scheme, parts: list[PartLine]) -> list[Head
     """Every line that may open an item, in order; lines that go on with a sentence about an item are none."""
     found = []
     at, part = 0, ""
-    for match in _HEADING.finditer(text):
+    for match in _HEADING.finditer("\n" + text):
         while at < len(parts) and parts[at].start <= match.start():
             part = parts[at].part
             at += 1
@@ -122,13 +124,13 @@ def _heading(text: str, match: re.Match[str], scheme: Scheme, part: str) -> Head
     another = _AND_ITEM.search(rest[:160])
     if another:
         numbers += tuple(number for number in _numbers(another.group(1), scheme) if number not in numbers)
-    title, end = rest.strip(" \t.:;-–—()*"), match.end()
+    title, end = rest.strip(" \t.:;-–—()*"), match.end() - 1
     if not title:
-        title, end = _next_line(text, match.end())
+        title, end = _next_line(text, end)
     known = any(pattern.match(title.lstrip('[(“" \t')) or pattern.match(title) for pattern in scheme.titles.values())
     sub_item = re.match(r"[ \t]?\([a-z1-9]\)", rest) is not None
     worth = CONTINUED if _CONTINUED.search(rest) else STRONG if known and not sub_item else WEAK
-    own_part = re.match(r"[^\w\n]*part[ \t]+(i{1,3}v?)\b", match.group(), re.IGNORECASE)
+    own_part = re.match(r"\n[^\w\n]*part[ \t]+(i{1,3}v?)\b", match.group(), re.IGNORECASE)
     return Heading(match.start(), end, numbers, title, own_part.group(1).upper() if own_part else part, worth)
 
 
@@ -147,7 +149,7 @@ def _goes_on(text: str, start: int) -> bool:
 def _next_line(text: str, at: int) -> tuple[str, int]:
     """The next line with text after `at`, within two lines, and its end; nothing when it is another heading."""
     match = re.compile(r"\n(?:[^\S\n]*\n)?([^\n]{1,300})").match(text, at)
-    if match is None or _HEADING.match(match.group(1)) or _PAGE_NUMBER.match(match.group(1)):
+    if match is None or _HEADING.match("\n" + match.group(1)) or _PAGE_NUMBER.match(match.group(1)):
         return "", at
     return match.group(1).strip(), match.end()
 
@@ -227,7 +229,7 @@ def _is_thin(text: str, heading: Heading, length: int) -> bool:
 
 
 def _is_entry(line: str) -> bool:
-    if not line or _PAGE_NUMBER.match(line) or _CONTENTS_TITLE.match(line) or _PART.match(line):
+    if not line or _PAGE_NUMBER.match(line) or _CONTENTS_TITLE.match(line) or _PART.match("\n" + line):
         return True
     return len(line) < 300 and (_ENDS_WITH_PAGE.search(line) is not None or not after_title(line))
 
@@ -265,8 +267,9 @@ def end_of_report(text: str, start: int) -> int:
 
     A line "SIGNATURES" of a table of contents is none: the words by which a report is signed must follow at once.
     """
-    for match in _SIGNATURES.finditer(text, start):
-        if _SIGNED.search(text, match.end(), match.end() + _WORDS_OF_SIGNING):
+    lines = "\n" + text
+    for match in _SIGNATURES.finditer(lines, start):
+        if _SIGNED.search(lines, match.end(), match.end() + _WORDS_OF_SIGNING):
             return match.start()
-    pursuant = _PURSUANT.search(text, start)
+    pursuant = _PURSUANT.search(lines, start)
     return pursuant.start() if pursuant else len(text)

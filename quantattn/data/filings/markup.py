@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -25,6 +26,7 @@ BLOCKS = frozenset((
     "tfoot", "thead", "ul",
 ))
 # fmt: on
+CELLS = frozenset(("tr", "td", "th"))
 NOT_TEXT = frozenset(("head", "script", "style", "template", "title"))
 HIDDEN = frozenset(("ix:header", "ix:hidden", "ix:references", "ix:resources"))
 FACTS = frozenset(("dei:DocumentType", "dei:EntityCentralIndexKey", "dei:AmendmentFlag"))
@@ -38,19 +40,27 @@ _NOT_SHOWN = (
     ("<!--", "-->"),
     *((f"<{tag}", f"</{tag}>") for tag in ("head", "title", "script", "style", "template")),
 )
+_OPENS_NOT_SHOWN = re.compile(r"<(?:!--|head|title|script|style|template)", re.IGNORECASE)
+_MAY_HIDE = '[hidden], [style*="display" i]'
+"""Selector of every element that `_is_hidden`, and of some that are not."""
 _DISPLAY_NONE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
-_SELF_CLOSED = re.compile(r"<([a-zA-Z][\w:.-]*+)((?:\s(?:[^<>/]++|/(?!>))*+)?+)/>")
+_OPEN_TAG = re.compile(r"([a-zA-Z][\w:.-]*+)(?:\s[^<>]*+)?+")
 _REFERENCE = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w{1,32});?")
 _read_reference = lru_cache(4_096)(html.unescape)
 _TAG = re.compile(r"<[a-zA-Z/!?][^<>]*>")
 _SPACE = re.compile(r"\s+")
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
-_UNSEEN = re.compile(rf"(?:\s|{_INVISIBLE.pattern})+")
+_UNSEEN = re.compile(rf"\s|{_INVISIBLE.pattern}")
 _UNSEEN_ASCII = bytes(code for code in range(128) if _UNSEEN.match(chr(code)))
-_BLANKS = re.compile(r" {2,}")
-_TAB = re.compile(r" *\t[ \t]*")
+_UNSEEN_BEYOND = re.compile("|".join(chr(code) for code in range(128, 0xFFFF) if _UNSEEN.match(chr(code))).encode())
+_CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that begin no character
+_ODD_SPACES = "\x1c\x1d\x1e\x1f\x85"  # white space to Python, invisible to us
+_BLANKS = re.compile(r"  +")  # patterns that begin with plain characters: the engine jumps to them
+_AFTER_TAB = re.compile(r"\t[ \t]+")
 _WIDE_GAP = re.compile(r" {3,}")
-_XHTML = re.compile(r"^\s*<\?xml\b|<html\b[^<>]*\bxmlns", re.IGNORECASE)
+_XML = re.compile(r"\s*<\?xml\b", re.IGNORECASE)
+_XHTML = re.compile(r"<html\b[^<>]*\bxmlns", re.IGNORECASE)
+_HEAD_CHARS = 20_000
 _OPENS_WITH_SIGN = frozenset(("$", "(", "$(", "€", "£", "US$"))
 _CLOSES_WITH_SIGN = frozenset((")", "%", ")%", "%)"))
 
@@ -87,7 +97,7 @@ def render_html(source: str, min_share: float = 0.95, facts: bool = False) -> Re
         ValueError: no visible text, or too much of it lost.
         MemoryError: the parser got no memory.
     """
-    if _XHTML.search(source[:20_000]):
+    if _XML.match(source, 0, _HEAD_CHARS) or _XHTML.search(source, 0, _HEAD_CHARS):
         source = _close_empty_elements(source)
     try:
         root = LexborHTMLParser(source).root
@@ -128,24 +138,22 @@ class Writer:
         """Append text to the innermost open buffer."""
         self.buffers[-1].append(piece)
 
-    def open(self, tag: str) -> None:
-        """An element begins."""
+    def open(self, tag: str) -> Callable[[str], None]:
+        """A row or cell begins; how to append to what is the innermost buffer then."""
         if tag == "tr":
             self.add("\n")
             self.rows.append([])
-        elif tag in ("td", "th"):
+        else:
             self.buffers.append([])
-        elif tag in BLOCKS:
-            self.add("\n")
+        return self.buffers[-1].append
 
-    def close(self, tag: str) -> None:
-        """An element ends."""
-        if tag in ("td", "th"):
-            self._close_cell(self._lines(self.buffers.pop()))
-        elif tag == "tr":
+    def close(self, tag: str) -> Callable[[str], None]:
+        """A row or cell ends; how to append to what is the innermost buffer then."""
+        if tag == "tr":
             self.add("\t".join(_join_signs(self.rows.pop())) + "\n")
-        elif tag in BLOCKS:
-            self.add("\n")
+        else:
+            self._close_cell(self._lines(self.buffers.pop()))
+        return self.buffers[-1].append
 
     def _close_cell(self, lines: list[str]) -> None:
         if not self.rows:
@@ -166,10 +174,9 @@ class Writer:
     @staticmethod
     def _lines(pieces: list[str]) -> list[str]:
         text = "".join(pieces)
-        if "  " in text:
-            text = _BLANKS.sub(" ", text)
+        text = _BLANKS.sub(" ", text)
         if "\t" in text:
-            text = _TAB.sub("\t", text)
+            text = _AFTER_TAB.sub("\t", text).replace(" \t", "\t")
         return [line for each in text.split("\n") if (line := each.strip())]
 
 
@@ -188,13 +195,14 @@ def _join_signs(cells: list[str]) -> list[str]:
     return joined if not glue else [*joined, glue]
 
 
-def _is_hidden(node: Any, tag: str) -> bool:
-    if tag in HIDDEN:
-        return True
-    attributes = node.attributes
-    if not attributes:
-        return False
-    return "hidden" in attributes or _DISPLAY_NONE.search(attributes.get("style") or "") is not None
+def _hidden(root: Any) -> frozenset[int]:
+    """The elements that attributes hide, by `mem_id`; one question to the parser is faster than one an element."""
+    found = []
+    for node in (root, *root.css(_MAY_HIDE)):
+        attributes = node.attributes
+        if "hidden" in attributes or _DISPLAY_NONE.search(attributes.get("style") or "") is not None:
+            found.append(node.mem_id)
+    return frozenset(found)
 
 
 def _note_fact(node: Any, facts: dict[str, str]) -> None:
@@ -206,14 +214,27 @@ def _note_fact(node: Any, facts: dict[str, str]) -> None:
 def _visible_length(text: str) -> int:
     if text.isascii():
         return len(text.encode().translate(None, _UNSEEN_ASCII))
-    return len(_UNSEEN.sub("", text))
+    data = text.encode("utf-8", "surrogatepass").replace(b"\xc2\xa0", b" ").translate(None, _UNSEEN_ASCII)
+    if data.isascii():
+        return len(data)
+    return len(data.translate(None, _CONTINUATION)) - len(_UNSEEN_BEYOND.findall(data))
 
 
-def _inline(text: str, preformatted: bool) -> str:
-    if not preformatted and text.isprintable():  # then it has no white space but blanks, which `Writer` makes single
-        return text
-    text = _INVISIBLE.sub("", text)
-    return _WIDE_GAP.sub("\t", text.replace("\r", "\n")) if preformatted else _SPACE.sub(" ", text)
+def _preformatted(text: str) -> str:
+    return _WIDE_GAP.sub("\t", _INVISIBLE.sub("", text).replace("\r", "\n"))
+
+
+def _any_inline(text: str) -> str:
+    return _SPACE.sub(" ", _INVISIBLE.sub("", text))
+
+
+def _inline(text: str) -> str:
+    """`_any_inline` of a text with none of `_ODD_SPACES`, white space that words would be told apart by."""
+    words = " ".join(text.split())
+    if not words.isprintable():
+        return _any_inline(text)
+    before, after = " " if text[:1].isspace() else "", " " if text[-1:].isspace() else ""
+    return before + words + after if words else before
 
 
 def _walk(root: Any) -> tuple[str, int, dict[str, str]]:
@@ -222,52 +243,71 @@ def _walk(root: Any) -> tuple[str, int, dict[str, str]]:
     The walk is a loop with its own stack, so depth costs memory and not the interpreter's stack.
     """
     writer = Writer()
+    add = writer.buffers[-1].append
     facts: dict[str, str] = {}
+    concealed = _hidden(root)
+    whole = root.text()
+    inline: Callable[[str], str] = _any_inline if any(map(whole.__contains__, _ODD_SPACES)) else _inline
     hidden = preformatted = 0
     stack: list[tuple[Any, str]] = []
     node = root
     while node is not None:
         tag = node.tag or "-instruction"
-        child = None
+        opened = False
         if tag == "-text":
-            writer.add(_inline(node.text(deep=False), preformatted > 0))
+            text = node.text_content
+            if preformatted:
+                add(_preformatted(text))
+            else:  # what is printable has no white space but blanks, which `Writer` makes single
+                add(text if text.isprintable() else inline(text))
         elif tag[0] != "-" and tag not in NOT_TEXT:
             if tag[:6] == "ix:non":
                 _note_fact(node, facts)
-            if _is_hidden(node, tag):
+            if tag in HIDDEN or (concealed and node.mem_id in concealed):
                 hidden += _visible_length(node.text())
                 for inner in node.traverse():
                     if (inner.tag or "")[:6] == "ix:non":
                         _note_fact(inner, facts)
             else:
-                preformatted += tag == "pre"
-                writer.open(tag)
-                child = node.child
-                if child is None:
-                    preformatted -= tag == "pre"
-                    writer.close(tag)
-        if child is not None:
-            stack.append((node, tag))
-            node = child
-            continue
-        node = node.next if stack else None
+                opened = True
+                stack.append((node, tag))
+                if tag in BLOCKS:
+                    preformatted += tag == "pre"
+                    add("\n")
+                elif tag in CELLS:
+                    add = writer.open(tag)
+        if opened:
+            node = node.child
+        else:
+            node = node.next if stack else None
         while node is None and stack:
             parent, tag = stack.pop()
-            preformatted -= tag == "pre"
-            writer.close(tag)
+            if tag in BLOCKS:
+                preformatted -= tag == "pre"
+                add("\n")
+            elif tag in CELLS:
+                add = writer.close(tag)
             node = parent.next if stack else None
     return writer.finish(), hidden, facts
 
 
 def expected_length(source: str) -> int:
     """Visible characters of HTML by a second, cruder way than the parser: cut what is not shown, cut tags, unescape."""
-    lower = _lower(source)
-    for opening, closing in _NOT_SHOWN:
-        if opening in lower:
-            source = _cut(source, lower, opening, closing)
-            lower = _lower(source)
-    text = _REFERENCE.sub(lambda match: _read_reference(match.group()), _TAG.sub(" ", source))
-    return _visible_length(text)
+    opened = _openings(source)
+    for opening, closing in _NOT_SHOWN if opened else ():
+        if opening in opened:
+            source = _cut(source, _lower(source), opening, closing)
+            opened = _openings(source)
+    text = _TAG.sub(" ", source).replace("&nbsp;", " ")
+    length = _visible_length(text)
+    for reference, times in Counter(_REFERENCE.findall(text)).items():
+        length -= times * (len(reference) - _visible_length(_read_reference(reference)))
+    return length
+
+
+def _openings(source: str) -> frozenset[str]:
+    """Which openings of `_NOT_SHOWN` are in `source`."""
+    return frozenset(map(str.lower, _OPENS_NOT_SHOWN.findall(source)))
 
 
 def _lower(source: str) -> str:
@@ -295,9 +335,11 @@ def _cut(source: str, lower: str, opening: str, closing: str) -> str:
 
 def _close_empty_elements(source: str) -> str:
     """XHTML's `<div/>` as `<div></div>`: a parser of HTML would take it for an opening tag."""
-
-    def close(match: re.Match[str]) -> str:
-        name = match.group(1)
-        return match.group() if name.lower() in VOID else f"<{name}{match.group(2)}></{name}>"
-
-    return _SELF_CLOSED.sub(close, source)
+    *pieces, last = source.split("/>")
+    closed = []
+    for piece in pieces:
+        opening = piece.rfind("<") + 1
+        tag = _OPEN_TAG.fullmatch(piece, opening) if opening else None
+        name = tag.group(1) if tag else ""
+        closed.append(piece + ("/>" if name.lower() in VOID or not name else f"></{name}>"))
+    return "".join([*closed, last])

@@ -143,7 +143,7 @@ def _read_cut(text: str, request: Request, work: _Work) -> None:
 
 def _take_header(submission: Submission, work: _Work) -> None:
     header, main = submission.header, submission.main()
-    skipped = sum(is_uuencoded(document.body) for document in submission.documents)
+    skipped = sum(is_uuencoded(each.file, each.start, each.end) for each in submission.documents)
     if header is None:
         form = main.type or None if main else None
         work.known = replace(work.known, kind="document", form=form, parts_skipped=skipped)

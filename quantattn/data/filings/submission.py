@@ -8,7 +8,7 @@ are values only: no path is ever made from one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _HEADER_MARK = re.compile(
     r"^\s*<(?:SEC-DOCUMENT|SEC-HEADER|IMS-DOCUMENT|IMS-HEADER|SUBMISSION|ACCEPTANCE-DATETIME)>", re.MULTILINE
@@ -18,6 +18,7 @@ _ACCESSION = re.compile(r"\d{10}-\d{2}-\d{6}")
 _END = re.compile(r"</(?:TEXT|DOCUMENT|SEC-DOCUMENT|IMS-DOCUMENT|SUBMISSION)>|-----END PRIVACY-ENHANCED MESSAGE-----")
 _VALUE = re.compile(r"[^<\r\n]*")
 _HEAD_CHARS = 8_192
+_TAIL_CHARS = 2_048
 _LONGEST_FORM = 40
 
 
@@ -50,16 +51,24 @@ class Document:
 
     Attributes:
         type, sequence, filename, description: its tags as written.
-        body: the text between `<TEXT>` and `</TEXT>`.
         ended: whether a closing tag (its own or the submission's) or another document follows; else the file stops.
+        file: the text of the whole file.
+        start, end: where its body stands in that, between `<TEXT>` and `</TEXT>`.
     """
 
     type: str
     sequence: int | None
     filename: str | None
     description: str | None
-    body: str
     ended: bool
+    file: str = field(repr=False)
+    start: int
+    end: int
+
+    @property
+    def body(self) -> str:
+        """The text between `<TEXT>` and `</TEXT>`, a copy: most documents of a submission are never read."""
+        return self.file[self.start : self.end]
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ def parse_submission(text: str) -> Submission:
         raise ValueError(f"no EDGAR header and no <DOCUMENT> at the start, found {text.lstrip()[:40]!r}")
     ends = [*starts[1:], len(text)]
     spans = zip(starts, ends, strict=False)
-    documents = tuple(_parse_document(text[start:end], last=end == len(text)) for start, end in spans)
+    documents = tuple(_parse_document(text, start, end) for start, end in spans)
     return Submission(header, documents)
 
 
@@ -145,30 +154,37 @@ def find_accession(name: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _parse_document(chunk: str, last: bool) -> Document:
-    """`chunk` starts at `<DOCUMENT>` and reaches to the next one, or to the end of the file when it is the `last`."""
-    opening = chunk.find("<TEXT>")
-    tags = chunk[:opening] if opening >= 0 else chunk[:_HEAD_CHARS]
+def _parse_document(text: str, start: int, end: int) -> Document:
+    """`start` is at `<DOCUMENT>`, and `end` at the next one, or at the end of the file for the last."""
+    opening = text.find("<TEXT>", start, end)
+    tags = text[start:opening] if opening >= 0 else text[start : min(end, start + _HEAD_CHARS)]
     if opening >= 0:
-        closing = chunk.rfind("</TEXT>")
-        body = chunk[opening + len("<TEXT>") : closing if closing > opening else _end_of_document(chunk)]
+        closing = text.rfind("</TEXT>", start, end)
+        span = opening + len("<TEXT>"), closing if closing > opening else _end_of_document(text, start, end)
     else:
         ends = [match.end() for match in re.finditer(r"<(?:TYPE|SEQUENCE|FILENAME|DESCRIPTION)>[^<\r\n]*", tags)]
-        body = chunk[max(ends, default=len("<DOCUMENT>")) : _end_of_document(chunk)]
+        span = start + max(ends, default=len("<DOCUMENT>")), _end_of_document(text, start, end)
     sequence = _first(tags, "<SEQUENCE>")
     return Document(
         type=(_first(tags, "<TYPE>") or "").upper(),
         sequence=int(sequence) if sequence and sequence.isascii() and sequence.isdigit() else None,
         filename=_first(tags, "<FILENAME>"),
         description=_first(tags, "<DESCRIPTION>"),
-        body=body,
-        ended=not last or _END.search(chunk) is not None,
+        ended=end < len(text) or _has_end(text, start),
+        file=text,
+        start=span[0],
+        end=span[1],
     )
 
 
-def _end_of_document(chunk: str) -> int:
-    closing = chunk.rfind("</DOCUMENT>")
-    return closing if closing >= 0 else len(chunk)
+def _has_end(text: str, start: int) -> bool:
+    """Whether a closing tag stands after `start`: nearly always at the end, so that is looked at first."""
+    return any(_END.search(text, at) is not None for at in (max(start, len(text) - _TAIL_CHARS), start))
+
+
+def _end_of_document(text: str, start: int, end: int) -> int:
+    closing = text.rfind("</DOCUMENT>", start, end)
+    return closing if closing >= 0 else end
 
 
 def _every(text: str, *labels: str) -> list[str]:

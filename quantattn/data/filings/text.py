@@ -9,7 +9,9 @@ from __future__ import annotations
 import gzip
 import html
 import io
+import os
 import re
+import sys
 import zlib
 from pathlib import Path
 
@@ -19,6 +21,7 @@ _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "
 _HTML_ROOT = re.compile(r"<(?:html|body|!doctype\s+html)\b", re.IGNORECASE)
 _HTML_TAG = re.compile(r"<(?:p|div|br|td|tr|font|span)\b[^<>]{0,1000}>", re.IGNORECASE)
 _WRAPPER = re.compile(r"</?(?:XBRL|XML|PDF|TEXT)>")
+_OPENS_UUENCODED = re.compile(r"\s*(?:<PDF>\s*)?begin [0-7]{3,4} \S")
 _UUENCODED = re.compile(
     r"^begin [0-7]{3,4} \S[^\n]*\n(?:[!-`][ -`]{0,80}\n)*(?:[ `]?\n)?(?:end[ \t]*(?:\n|\Z))?", re.MULTILINE
 )
@@ -31,7 +34,8 @@ _REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]
 _SPACE = re.compile(r"[^\S\n\t]")
 _EMPTY_LINES = re.compile(r"\n\n\n+")
 _INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
-_TABS = re.compile(r" *\t[ \t]*")
+_INVISIBLE_ASCII = bytes((*range(9), *range(14, 32), 127))
+_AFTER_TAB = re.compile(r"\t[ \t]+")
 _WIDE_GAP = re.compile(r"   +")
 
 
@@ -50,9 +54,10 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
         packed = file.read(2) == _GZIP
         file.seek(0)
         stream: io.BufferedIOBase = gzip.GzipFile(fileobj=file) if packed else file
+        at_once = _PIECE if packed else max(_PIECE, min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
         pieces, size = [], 0
         try:
-            while size <= max_bytes and (piece := stream.read(_PIECE)):
+            while size <= max_bytes and (piece := stream.read(at_once)):
                 pieces.append(piece)
                 size += len(piece)
         except (EOFError, OSError, zlib.error) as error:
@@ -97,14 +102,14 @@ def unwrap(body: str) -> str:
     return (_WRAPPER.sub("", head) + body[64:-64] + _WRAPPER.sub("", tail)).strip()
 
 
-def is_uuencoded(body: str) -> bool:
-    """Whether `body` is a uuencoded file."""
-    return re.match(r"\s*(?:<PDF>\s*)?begin [0-7]{3,4} \S", body) is not None
+def is_uuencoded(text: str, start: int = 0, end: int = sys.maxsize) -> bool:
+    """Whether `text`, from `start` to `end`, is a uuencoded file."""
+    return _OPENS_UUENCODED.match(text, start, end) is not None
 
 
 def drop_uuencoded(body: str) -> tuple[str, int]:
     """`body` without the uuencoded files in its midst, and how many there were."""
-    return _UUENCODED.subn("\n", body) if "begin " in body else (body, 0)
+    return _UUENCODED.subn("\n", body) if body.startswith("begin ") or "\nbegin " in body else (body, 0)
 
 
 def plain_text(body: str) -> str:
@@ -120,11 +125,14 @@ def plain_text(body: str) -> str:
 
 def tidy(text: str) -> str:
     """Normal form of white space: blanks single, cells by one tab, lines stripped, at most one empty line in a row."""
-    text = _INVISIBLE.sub("", "\n".join(text.splitlines()))
-    if not text.isascii():
-        text = _SPACE.sub(" ", text)
-    text = "\n".join([line.strip() for line in text.split("\n")])
-    # Every line is stripped, so a gap lies within it; after the wide ones there are none but of two blanks, and a
-    # pattern that begins with blanks takes no long time.
-    text = _TABS.sub("\t", _WIDE_GAP.sub("\t", text)).replace("  ", " ")
-    return _EMPTY_LINES.sub("\n\n", text).strip()
+    if text.isascii():
+        text = "\n".join(text.splitlines()).encode().translate(None, _INVISIBLE_ASCII).decode()
+    else:
+        text = _SPACE.sub(" ", _INVISIBLE.sub("", "\n".join(text.splitlines())))
+    text = "\n".join(map(str.strip, text.split("\n")))
+    had_tabs = "\t" in text
+    # Every line is stripped, so a gap lies within it; a pattern that begins with three blanks takes no long time.
+    text = _WIDE_GAP.sub("\t", text)
+    if had_tabs:  # else nothing stands beside the tabs that the gaps became; two blanks at most stand before a tab
+        text = _AFTER_TAB.sub("\t", text).replace("  \t", "\t").replace(" \t", "\t")
+    return _EMPTY_LINES.sub("\n\n", text.replace("  ", " ")).strip()
