@@ -251,15 +251,8 @@ def fit(
             enable_model_summary=False,
             default_root_dir=folder,
         )
-        stopped = False
         try:
-            trainer.fit(module, data, ckpt_path=resume, weights_only=True)
-        except Stopped:
-            stopped = True
-        except SystemExit as left:
-            if isinstance(left.__context__, KeyboardInterrupt):  # Lightning leaves with 1 at a second Ctrl-C
-                raise left.__context__ from None
-            raise
+            stopped = _is_stopped(trainer, module, data, resume)
         finally:
             flag.release()
     if not stopped and keeper.best is not None:
@@ -272,6 +265,19 @@ def fit(
         signal=flag.received,
         seconds=time.monotonic() - began,
     )
+
+
+def _is_stopped(trainer: Trainer, module: Training, data: PreparedData, resume: Path | None) -> bool:
+    """Train to the end, or until a signal stops it."""
+    try:
+        trainer.fit(module, data, ckpt_path=resume, weights_only=True)
+    except Stopped:
+        return True
+    except SystemExit as left:
+        if isinstance(left.__context__, KeyboardInterrupt):  # Lightning leaves with 1 at a second Ctrl-C
+            raise left.__context__ from None
+        raise
+    return False
 
 
 def resume_point(folder: Path) -> Path | None:
