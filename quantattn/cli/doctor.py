@@ -18,6 +18,7 @@ from quantattn.cli.diagnosis.telling import Line, lines_of
 from quantattn.cli.errors import DONE, FAILED, UsageError
 from quantattn.cli.terminal import console
 from quantattn.data.examine import MOST_ROWS, Curve, Examination, examine
+from quantattn.data.files import put
 from quantattn.data.recognise import (
     FORMATS,
     Claim,
@@ -128,7 +129,7 @@ def _diagnose(out: Console, reading: Reading, claim: Claim, others: Sequence[str
         _draw(given.picture, reading, found, curve, lines)
     if given.json is not None:
         facts = _facts(reading, claim, others, source.report, found, advised)
-        _write_text(given.json, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+        put(given.json, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
     return FAILED if aside else DONE
 
 
@@ -178,9 +179,3 @@ def _draw(file: Path, reading: Reading, found: Examination, curve: Curve | None,
     )
     figure = draw_feed(feed, f"{reading.path.name}: {reading.form.title}")
     write_feed(file, figure, [(line.label, line.words) for line in lines])
-
-
-def _write_text(file: Path, text: str) -> None:
-    from quantattn.evaluate.page import write_page
-
-    write_page(file, text)

@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
-def put(path: Path, data: bytes) -> None:
-    """Write a file beside its destination, flush it to the disk, and rename it into place."""
+@contextmanager
+def replacing(path: Path, check: Callable[[Path], object] | None = None) -> Iterator[IO[bytes]]:
+    """A file to write to, which takes the place of `path` when the block ends well, after `check` has read it.
+
+    It is written beside its destination, flushed to the disk, and renamed into place. Where anything fails, the old
+    file stands and nothing is left beside it.
+
+    Raises:
+        OSError: it could not be written; the error names `path`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
+        if check is not None:
+            check(beside)
         beside.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
 
 
+def put(path: Path, data: bytes) -> None:
+    """Put a file of these bytes in the place of `path`, see `replacing`."""
+    with replacing(path) as file:
+        file.write(data)
+
+
 def clear_left(paths: Iterable[Path]) -> None:
-    """Of these, remove what `put` was writing in processes of this machine that are no more."""
+    """Of these, remove what `replacing` was writing in processes of this machine that are no more."""
     for left in paths:
         host, _, process = left.name.rpartition(".")
         if host.endswith(f".{socket.gethostname()}") and process.isdecimal() and not _alive(int(process)):

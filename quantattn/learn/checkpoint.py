@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from quantattn.learn.files import replacing
+from quantattn.data.files import replacing
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 RESUMED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")

@@ -6,6 +6,7 @@ import fcntl
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,11 @@ import torch
 from quantattn.learn.fit import resume_point
 
 _SECRET = {"password", "passwd", "secret", "token", "credential", "credentials", "apikey", "auth"}
+_LEFT = re.compile(
+    r"\.((config|environment|data|certificate|metrics)\.(yaml|json|csv)|report\.html|(last|best)\.ckpt|model)"
+    r"\.(.+\.)?[0-9]+(\.part|\.partial)?"
+)
+"""What a run writes its files and its model under until they are whole; nobody else's hidden files."""
 _PACKAGES = ("torch", "triton", "lightning", "polars", "numpy", "scipy", "hydra-core", "tokenizers", "safetensors")
 
 
@@ -92,8 +98,9 @@ def holding(folder: Path) -> Iterator[None]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{folder} is in use by a run that has not ended; name another folder") from None
-        for left in [*folder.glob(".*.[0-9]*"), *folder.glob("checkpoints/.*.[0-9]*")]:
-            left.unlink()
+        for left in [*folder.glob(".*"), *folder.glob("checkpoints/.*")]:
+            if _LEFT.fullmatch(left.name):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         yield
     finally:
         os.close(held)

@@ -15,35 +15,17 @@ from typing import Any
 
 import polars as pl
 import pytest
+from small_run import SMALL, call
 
 from quantattn import load_model
 from quantattn.attention import machine
 from quantattn.attention.certificate import Certificate, Finding
-from quantattn.cli import certify, main
+from quantattn.cli import certify
 from quantattn.cli import train as train_command
-from quantattn.cli.config import run_application
 from quantattn.learn.checkpoint import read_checkpoint
-from quantattn.learn.folder import holding
 from quantattn.nn import save_pretrained
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = [
-    "data.source.entities=3",
-    "data.source.events_per_entity=4096",
-    "data.source.channels=2",
-    "data.max_seq_len=330",
-    "data.max_tokens_per_batch=1320",
-    "data.prepare.n_bins=8",
-    "trainer.max_steps=6",
-    "trainer.validate_every=3",
-    "trainer.log_every=1",
-    "trainer.threads=1",
-]
-
-
-def call(monkeypatch: pytest.MonkeyPatch, command: str, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["quantattn", *arguments])
-    return main(command)
 
 
 @pytest.fixture(scope="module")
@@ -219,45 +201,6 @@ def test_a_model_folder_that_tells_nonsense_of_its_data_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_multirun_makes_one_folder_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = [*SMALL, "trainer.max_steps=1", "test=false", "-m", "seed=0,1"]
-    assert call(monkeypatch, "train", *arguments) == 0
-    (multirun,) = (tmp_path / "runs" / "synthetic" / "multirun").iterdir()
-    assert sorted(path.name for path in multirun.iterdir() if path.is_dir()) == ["0", "1"]
-    seeds = [(multirun / number / "config.yaml").read_text().split("seed: ")[1][0] for number in "01"]
-    assert seeds == ["0", "1"]
-
-
-@pytest.mark.parametrize(("code", "jobs"), [(1, [0, 1, 2]), (143, [0, 1]), (130, [0, 1])])
-def test_no_further_job_of_a_multirun_begins_once_one_was_stopped(
-    code: int, jobs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    begun: list[int] = []
-
-    def stopped_in_the_second(config: Any) -> int:
-        begun.append(config.seed)
-        return code if config.seed == 1 else 0
-
-    assert run_application("train", ["-m", "seed=0,1,2"], stopped_in_the_second) == code
-    assert begun == jobs
-
-
-def test_a_refused_multirun_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, "train", *SMALL, "-m", "seed=-1,-2") == 2
-    assert "seed must be a whole number from 0" in capsys.readouterr().err
-    assert call(monkeypatch, "train", *SMALL, "ckpt_path=nowhere.ckpt") == 2
-    assert "there is no such checkpoint" in capsys.readouterr().err
-    assert call(monkeypatch, "train", *SMALL, "-m", "seed=1,2", "trainer.max_stepz=1") == 2
-    assert "did you mean 'trainer.max_steps'?" in capsys.readouterr().err
-    assert call(monkeypatch, "bench", "bench=nothing") == 2
-    assert not list(tmp_path.iterdir())
-
-
 def test_attention_that_fails_its_certificate_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,25 +213,6 @@ def test_attention_that_fails_its_certificate_fails_the_run(
     assert said.count("\n") == 1
     assert not json.loads((run / "certificate.json").read_text())["ok"]
     assert not (run / "model").exists()
-
-
-def test_two_runs_never_share_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    with holding(run):
-        assert call(monkeypatch, "train", *SMALL, f"paths.output_dir={run}") == 1
-        assert "is in use by a run that has not ended" in capsys.readouterr().err
-        assert not list(run.iterdir())
-    assert not run.exists()
-
-
-def test_what_a_killed_run_left_half_written_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    for name in ("checkpoints/.last.ckpt.123", ".config.yaml.9", "metrics.csv"):
-        (tmp_path / name).touch()
-    with holding(tmp_path):
-        assert sorted(path.name for path in tmp_path.rglob("*")) == ["checkpoints", "metrics.csv"]
 
 
 PRETRAINING = {

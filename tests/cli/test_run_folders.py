@@ -1,0 +1,94 @@
+"""Whose a run folder is, what is removed from it, and the folders of a multirun."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_run import SMALL, call
+
+from quantattn.cli.config import run_application
+from quantattn.learn.folder import holding
+
+
+def test_a_multirun_makes_one_folder_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [*SMALL, "trainer.max_steps=1", "test=false", "-m", "seed=0,1"]
+    assert call(monkeypatch, "train", *arguments) == 0
+    (multirun,) = (tmp_path / "runs" / "synthetic" / "multirun").iterdir()
+    assert sorted(path.name for path in multirun.iterdir() if path.is_dir()) == ["0", "1"]
+    seeds = [(multirun / number / "config.yaml").read_text().split("seed: ")[1][0] for number in "01"]
+    assert seeds == ["0", "1"]
+
+
+@pytest.mark.parametrize(("code", "jobs"), [(1, [0, 1, 2]), (143, [0, 1]), (130, [0, 1])])
+def test_no_further_job_of_a_multirun_begins_once_one_was_stopped(
+    code: int, jobs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begun: list[int] = []
+
+    def stopped_in_the_second(config: Any) -> int:
+        begun.append(config.seed)
+        return code if config.seed == 1 else 0
+
+    assert run_application("train", ["-m", "seed=0,1,2"], stopped_in_the_second) == code
+    assert begun == jobs
+
+
+def test_a_refused_multirun_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "train", *SMALL, "-m", "seed=-1,-2") == 2
+    assert "seed must be a whole number from 0" in capsys.readouterr().err
+    assert call(monkeypatch, "train", *SMALL, "ckpt_path=nowhere.ckpt") == 2
+    assert "there is no such checkpoint" in capsys.readouterr().err
+    assert call(monkeypatch, "train", *SMALL, "-m", "seed=1,2", "trainer.max_stepz=1") == 2
+    assert "did you mean 'trainer.max_steps'?" in capsys.readouterr().err
+    assert call(monkeypatch, "bench", "bench=nothing") == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_runs_never_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    with holding(run):
+        assert call(monkeypatch, "train", *SMALL, f"paths.output_dir={run}") == 1
+        assert "is in use by a run that has not ended" in capsys.readouterr().err
+        assert not list(run.iterdir())
+    assert not run.exists()
+
+
+def test_what_a_killed_run_left_half_written_is_removed_and_nobody_else_s_hidden_files(tmp_path: Path) -> None:
+    mine = (".zcompdump-host-5.8", ".notes.2024", ".history.1", "metrics.csv")
+    left = ("checkpoints/.last.ckpt.123", ".config.yaml.9", ".metrics.json.my.host.12", ".report.html.5.part")
+    for name in (*mine, *left, ".model.77.partial/model.safetensors"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / ".cache.3").mkdir()
+    with holding(tmp_path):
+        assert {path.name for path in tmp_path.rglob("*")} == {"checkpoints", ".cache.3", *mine}
+
+
+def test_what_stands_half_written_in_a_run_folder_has_a_name_that_the_next_run_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file of a run and its model, caught in the moment before it is renamed."""
+    seen: set[str] = set()
+    sync = os.fsync
+
+    def look(number: int) -> None:
+        seen.update(path.name for path in tmp_path.rglob(".*"))
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", look)
+    assert call(monkeypatch, "train", *SMALL, f"paths.output_dir={tmp_path / 'run'}") == 0
+    assert len(seen) == 9
+    for name in seen:
+        (tmp_path / name).touch()
+    with holding(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
