@@ -48,6 +48,7 @@ PACKERS = {"data/pack.py"}
 COMPILED = {
     "data/market/replay.py",
     "data/market/level_replay.py",
+    "data/market/sides.py",
     "data/sources/itch_walk.py",
     "data/sources/lobster_parse.py",
 }

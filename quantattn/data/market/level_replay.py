@@ -1,6 +1,6 @@
 """Changes of price levels applied to a book one after another, compiled by numba.
 
-A side is an array of levels, worst first, in the order of `quantattn.data.market.replay`: keys are prices of bids and
+A side is an array of levels, worst first, in the order of `quantattn.data.market.sides`: keys are prices of bids and
 negated prices of asks, so that on both sides the best level is the greatest key and stands last.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from quantattn.data.market.replay import ASK, BID, write_top
+from quantattn.data.market.sides import ASK, BID, write_top
 from quantattn.data.schema import CLEAR, UPDATE
 
 Ints = NDArray[np.int64]

@@ -16,7 +16,6 @@ from quantattn.data.schema import DELETE, NEW, BookMessages, book_levels, check,
 EXCHANGE_ZONE = "America/New_York"
 MISSING = -(2**63)
 """A price that the message does not give, where a null cannot stand."""
-_CHUNK = 8192
 
 
 @dataclass(frozen=True)
@@ -180,27 +179,23 @@ class _Standing:
 
     def __init__(self, window: int) -> None:
         self.window, self.counts = window, np.zeros(3, np.int64)
-        self.table, self.sides = np.zeros((1, 4), np.int64), np.zeros((3, 2, 0), np.int64)
+        self.table, self.sides = np.zeros((256, 4), np.int64), np.zeros((3, 2, 512), np.int64)
 
     def apply(self, made: _Replay, start: int, end: int, opens: bool) -> None:
         """Apply rows start … end − 1; `opens` says that the first of them begins the book."""
         replay = compiled("quantattn.data.market.replay")
-        chunk = min(_CHUNK, end - start)
-        for first in range(start, end, chunk):
-            rows = 1 << int(2 * (self.counts[2] + chunk) - 1).bit_length()
-            if rows > len(self.table):
-                larger = np.zeros((rows, 4), np.int64)
+        first = start if opens else -1
+        while start < end:
+            start = replay.replay(
+                *(made.kind, made.side, made.price, made.size, made.order_id, self.table, *self.sides, self.counts),
+                *(made.tallies, self.window, made.shown, made.book, made.filled, made.differs, start, end, first),
+            )
+            if start < end and replay.lacks_room(self.sides[0], self.counts, self.window):
+                self.sides = np.concatenate([self.sides, np.zeros_like(self.sides)], axis=2)
+            elif start < end:
+                larger = np.zeros((2 * len(self.table), 4), np.int64)
                 replay.grow(self.table, larger)
                 self.table = larger
-            room = int(self.counts[:2].max()) + chunk + self.window + 1
-            if room > self.sides.shape[2]:
-                more = np.zeros((3, 2, 2 * room - self.sides.shape[2]), np.int64)
-                self.sides = np.concatenate([self.sides, more], axis=2)
-            replay.replay(
-                *(made.kind, made.side, made.price, made.size, made.order_id, self.table, *self.sides, self.counts),
-                *(made.tallies, self.window, made.shown, made.book, made.filled, made.differs),
-                *(first, min(first + chunk, end), opens and first == start),
-            )
 
 
 class _Replay:
