@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,32 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 _MARK = "quantattn plan "
+_LOG = "_delta_log"
+
+
+def check_place(folder: Path) -> bool:
+    """Whether a table of scores stands there, of whichever plan.
+
+    A folder with nothing in it but a log that is still empty is one in which a job was killed before it had made its
+    table, and as good as an empty one.
+
+    Raises:
+        ValueError: it is something else, or nothing can be written there.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is no folder; name another with out=DIR")
+    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not os.access(standing, os.W_OK):
+        raise ValueError(f"{folder} cannot be written to; name another folder with out=DIR")
+    if not folder.exists():
+        return False
+    if DeltaTable.is_deltatable(str(folder)):
+        if not (DeltaTable(folder).metadata().description or "").startswith(_MARK):
+            raise ValueError(f"{folder} is a Delta table that this library did not write; name another with out=DIR")
+        return True
+    if {path.name for path in folder.iterdir()} - {_LOG}:
+        raise ValueError(f"{folder} holds something that is no table of scores; name an empty folder with out=DIR")
+    return False
 
 
 class DeltaSink:
@@ -24,18 +51,14 @@ class DeltaSink:
         plan_sha: of the plan that may write here.
 
     Raises:
-        ValueError: the folder holds the scores of another plan, or something that is no table of scores.
+        ValueError: the folder holds the scores of another plan, or see `check_place`.
     """
 
     def __init__(self, folder: Path, plan_sha: str) -> None:
         self.folder, self.plan_sha = folder, plan_sha
-        if not folder.exists() or not any(folder.iterdir()):
+        if not check_place(folder):
             return
-        if not DeltaTable.is_deltatable(str(folder)):
-            raise ValueError(f"{folder} holds something that is no table of scores; name an empty folder with out=DIR")
         found = DeltaTable(folder).metadata().description or ""
-        if not found.startswith(_MARK):
-            raise ValueError(f"{folder} is a Delta table that this library did not write; name another with out=DIR")
         if found.removeprefix(_MARK) != plan_sha:
             raise ValueError(
                 f"{folder} holds scores of plan {found.removeprefix(_MARK)[:12]}, this is plan {plan_sha[:12]}: the "
@@ -61,14 +84,12 @@ class DeltaSink:
         if self.has(shard):
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        once = Transaction(f"{self.plan_sha}/{shard}", 1)
+        rows, once = Table.from_pydict(dict(columns)), Transaction(f"{self.plan_sha}/{shard}", 1)
         try:
+            # The table is there, and says whose it is, before any file of rows is.
+            DeltaTable.create(self.folder, rows.schema, mode="ignore", description=f"{_MARK}{self.plan_sha}")
             write_deltalake(
-                self.folder,
-                Table.from_pydict(dict(columns)),
-                mode="append",
-                description=f"{_MARK}{self.plan_sha}",
-                commit_properties=CommitProperties(app_transactions=[once]),
+                self.folder, rows, mode="append", commit_properties=CommitProperties(app_transactions=[once])
             )
         except DeltaError as error:
             raise RuntimeError(f"{shard} could not be added to {self.folder}: {error}") from error

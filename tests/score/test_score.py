@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 from quantattn.nn import Encoder, Model, Outcome
-from quantattn.score import Work, make_plan, score
+from quantattn.score import Work, make_plan, score, sink
 from quantattn.score.sink import DeltaSink
 
 N, LENGTH = 23, 7
@@ -122,6 +122,30 @@ def test_a_shard_that_crashed_half_way_is_written_once(
     assert read(tmp_path / "out")["key"].to_list() == list(range(3 * N))
 
 
+def test_a_job_that_was_killed_before_its_first_shard_was_in_the_table_goes_on(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crash comes after the rows were written and before the table's log names them."""
+    out, original = tmp_path / "out", sink.write_deltalake
+
+    def crash(*given: Any, **named: Any) -> None:
+        (out / "part-00000-0-c000.snappy.parquet").write_bytes(b"PAR1")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sink, "write_deltalake", crash)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, out)
+    monkeypatch.setattr(sink, "write_deltalake", original)
+    assert run(model, out)
+    assert read(out)["key"].to_list() == list(range(3 * N))
+
+
+def test_a_log_without_a_version_is_an_empty_folder(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "out" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "out" / "_delta_log" / "_commit_0.json.tmp").touch()
+    assert run(model, tmp_path / "out")
+
+
 def test_the_sink_takes_a_shard_once(tmp_path: Path) -> None:
     rows = {"key": Array.from_numpy(np.arange(3))}
     for _ in range(2):
@@ -154,6 +178,8 @@ def test_other_people_s_folders_are_left_alone(model: Model, tmp_path: Path) -> 
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="no table of scores"):
         run(model, tmp_path)
+    with pytest.raises(ValueError, match="is no folder"):
+        run(model, tmp_path / "notes.txt")
     pl.DataFrame({"a": [1]}).write_delta(str(tmp_path / "delta"))
     with pytest.raises(ValueError, match="did not write"):
         run(model, tmp_path / "delta")
