@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from quantattn.data.lookup import once_a_value
+from quantattn.data.lookup import edges_not_above, once_a_run, once_a_value
 from quantattn.data.raw_fields import FEATURE, raw_fields
 from quantattn.data.raw_fields import wall_clock as wall_clock
 from quantattn.data.schema import Instrument
@@ -31,6 +31,7 @@ MOST_BINS = 2**16 - 1 - FIRST_CODE
 CATEGORIES: tuple[str, ...] = ("kind", "side")
 CLIP = 8.0
 FORMAT = 2
+_TICK = "_tick"
 
 LINEAR: frozenset[str] = frozenset({"imbalance", "clock"})
 """Numeric fields whose value is scaled as it is; the others are scaled as sign(x) · log(1 + |x|)."""
@@ -87,16 +88,16 @@ class NumericField:
 
     def code(self, raw: pl.Expr) -> pl.Expr:
         """UInt16 code of an Int64 expression, or of a Float64 one when the field was fitted on such."""
-        edges = pl.lit(pl.Series(self.edges))
-        place = edges.search_sorted(raw, side="right") if self.edges else pl.lit(0)
-        return pl.when(raw.is_not_null()).then(place + FIRST_CODE).otherwise(MISSING).cast(pl.UInt16)
+        place = edges_not_above(raw, self.edges).cast(pl.UInt16) + FIRST_CODE
+        return pl.when(raw.is_not_null()).then(place).otherwise(MISSING).cast(pl.UInt16)
 
     def value(self, name: str, raw: pl.Expr) -> pl.Expr:
         """Float32 scaled value of such an expression, clipped to ±CLIP, 0 where it is null."""
         bent = raw.cast(pl.Float64)
         if not _is_linear(name):
             bent = bent.sign() * bent.abs().log1p()
-        return ((bent - self.center) / self.scale).clip(-CLIP, CLIP).fill_null(0.0).cast(pl.Float32)
+        # Times and not by: see `quantattn.data.market.features.SQUARES_IN_ONE`.
+        return ((bent - self.center) * (1 / self.scale)).clip(-CLIP, CLIP).fill_null(0.0).cast(pl.Float32)
 
     def tokens(self, name: str, raw: pl.Expr) -> pl.Expr:
         """The struct of `code` and `value` of such an expression, under the names of their columns."""
@@ -173,10 +174,10 @@ class Tokenizer:
         if rows == 0:
             raise ValueError(f"no event is available before fitted_until = {fitted_until}: nothing to fit on")
         raw = {
-            name: expression for name, expression in raw_fields(_tick(ticks), zone, columns).items() if name in names
+            name: expression for name, expression in raw_fields(pl.col(_TICK), zone, columns).items() if name in names
         }
         # Raw values look at the row before, which is past too; so they are made before further rows are left out.
-        seen = frame.filter(past).select(**raw).gather_every(-(-rows // max_rows)).collect()
+        seen = frame.filter(past).with_columns(_tick(ticks)).select(**raw).gather_every(-(-rows // max_rows)).collect()
         if fields is None:
             raw = {name: each for name, each in raw.items() if seen[name].null_count() < seen.height}
         return Tokenizer(
@@ -211,16 +212,17 @@ class Tokenizer:
         """
         ticks = dict(self.ticks)
         ticks.update({instrument.entity: instrument.tick for instrument in instruments or ()})
-        made = raw_fields(_tick(ticks), self.zone, frame.collect_schema().names())
+        made = raw_fields(pl.col(_TICK), self.zone, frame.collect_schema().names())
         if lacking := [name for name in self.numeric if name not in made]:
             raise ValueError(f"the tokens have {lacking[0]}, which a table with {', '.join(made)} cannot have")
         raw = {name: each for name, each in made.items() if name in self.numeric}
+        frame = frame.with_columns(_tick(ticks))
         frame = frame.with_columns(expression.alias(f"{name}_raw") for name, expression in raw.items())
         tokens = [self._category(name).alias(f"{name}_token") for name in self.categories]
         tokens += [
             field.tokens(name, pl.col(f"{name}_raw")).alias(f"{name}_token") for name, field in self.numeric.items()
         ]
-        frame = frame.with_columns(tokens).drop(f"{name}_raw" for name in raw)
+        frame = frame.with_columns(tokens).drop(_TICK, *(f"{name}_raw" for name in raw))
         return frame.unnest([f"{name}_token" for name in (*self.categories, *self.numeric)])
 
     def to_json(self) -> str:
@@ -272,7 +274,8 @@ class Tokenizer:
 
 
 def _tick(ticks: Mapping[str, int]) -> pl.Expr:
-    return pl.col("entity").replace_strict(list(ticks), list(ticks.values()), return_dtype=pl.Int64)
+    # As a column it is made once; within three expressions it would be made three times.
+    return once_a_run(pl.col("entity"), ticks).alias(_TICK)
 
 
 def _is_linear(name: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantattn.data.lookup import once_a_value
+from quantattn.data.lookup import edges_not_above, once_a_run, once_a_value
 from quantattn.data.tokens import CLIP, FIRST_CODE, MISSING, NumericField
 
 quick = settings(max_examples=120, deadline=None)
@@ -22,7 +22,7 @@ def alone(field: NumericField, linear: bool, x: int | float | None) -> tuple[int
     if x is None:
         return MISSING, np.float32(0).tobytes()
     bent = float(x) if linear else math.copysign(math.log1p(abs(float(x))), x)
-    scaled = min(max((bent - field.center) / field.scale, -CLIP), CLIP)
+    scaled = min(max((bent - field.center) * (1 / field.scale), -CLIP), CLIP)
     return FIRST_CODE + sum(edge <= x for edge in field.edges), np.float32(scaled).tobytes()
 
 
@@ -92,3 +92,27 @@ def test_few_values_are_worked_out_once() -> None:
         assert made["same"].to_list() == values
         assert heights.pop() == asked
         assert not heights
+
+
+@pytest.mark.parametrize("n_edges", [1, 31, 64, 65, 300])
+def test_edges_are_counted_as_they_are_searched(n_edges: int) -> None:
+    """Few are compared with whole blocks and many are searched for: the same number, in blocks whole and broken."""
+    random = np.random.default_rng(n_edges)
+    edges = np.unique(random.integers(-(2**62), 2**62, n_edges))
+    near = np.concatenate([edges, edges - 1, edges + 1, [-(2**63), 2**63 - 1]])
+    values = random.choice(near, 40_000)
+    made = pl.DataFrame({"x": values}).select(edges_not_above(pl.col("x"), edges.tolist())).to_series()
+    assert made.dtype == pl.UInt32
+    np.testing.assert_array_equal(made.to_numpy(), np.searchsorted(edges, values, side="right"))
+
+
+def test_a_name_is_looked_up_once_a_run() -> None:
+    names = ["B", "B", "A", "B", "C", "C"]
+    ticks = {"A": 1, "B": 50, "C": 7}
+    for some in (names, names[:1], []):
+        frame = pl.DataFrame({"entity": some}, schema={"entity": pl.String})
+        made = frame.select(once_a_run(pl.col("entity"), ticks)).to_series()
+        assert made.dtype == pl.Int64
+        assert made.to_list() == [ticks[name] for name in some]
+    with pytest.raises(pl.exceptions.InvalidOperationError, match="incomplete mapping"):
+        pl.DataFrame({"entity": [*names, "D"]}).select(once_a_run(pl.col("entity"), ticks))

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from quantattn.data.lookup import once_a_run
 from quantattn.data.market.book import usable_book
 from quantattn.data.market.sessions import Sessions
 from quantattn.data.schema import EXECUTE, Instrument, level_columns
@@ -20,6 +21,9 @@ WINDOWS: tuple[int, ...] = (1, 10, 100)
 """Events in each window of `FEATURES`."""
 SQUARE_UNIT = 1e-18
 """Squared log returns are rounded to whole multiples of this before they are summed."""
+SQUARES_IN_ONE = 1 / SQUARE_UNIT
+"""To multiply by: a column divided by a number has other last bits in polars 2.1 when it has few rows a thread, and a
+product has the same ones in every table."""
 
 
 def feature_names(windows: Sequence[int] = WINDOWS, levels: int = 1) -> tuple[str, ...]:
@@ -93,7 +97,7 @@ def book_features(
     ticks = {instrument.entity: instrument.tick for instrument in instruments}
     depths = range(1, levels + 1)
     made = _where_runs_begin(events, sessions).with_columns(
-        _tick=pl.col("entity").replace_strict(ticks, return_dtype=pl.Int64),
+        _tick=once_a_run(pl.col("entity"), ticks),
         mid2=pl.when(usable_book()).then(pl.col("ask_price_1") + pl.col("bid_price_1")),
         _trade=pl.when(pl.col("kind") == EXECUTE).then(-pl.col("side").cast(pl.Int64) * pl.col("size")).otherwise(0),
         **{_at("imbalance", m): _imbalance(m) for m in depths},
@@ -227,7 +231,7 @@ def _first_known(value: pl.Expr) -> pl.Expr:
 def _squared_return(longest: int) -> pl.Expr:
     mid2 = pl.col("_mid2")
     change = pl.when(~pl.col("_new") & (mid2 > 0) & (mid2.shift(1) > 0)).then(mid2.log().diff())
-    square = (change.pow(2) / SQUARE_UNIT).clip(upper_bound=2.0**62 / longest)
+    square = (change.pow(2) * SQUARES_IN_ONE).clip(upper_bound=2.0**62 / longest)
     return square.round().fill_null(0.0).cast(pl.Int64)
 
 

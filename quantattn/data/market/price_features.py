@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from quantattn.data.market.features import SQUARE_UNIT, WINDOWS
+from quantattn.data.market.features import SQUARE_UNIT, SQUARES_IN_ONE, WINDOWS
 from quantattn.data.market.sessions import Sessions
 
 
@@ -44,7 +44,7 @@ def price_features(
         session = pl.lit(pl.Series(sessions.open)).search_sorted(time, side="right")
     made = events.with_columns(_session=session, _log=pl.when(price > 0).then(price.log()), _traded=traded.fill_null(0))
     # Squares are summed as whole numbers, so that no order of summation matters.
-    square = (pl.col("_log").diff().pow(2) / SQUARE_UNIT).clip(upper_bound=2.0**62 / max(windows)).round()
+    square = (pl.col("_log").diff().pow(2) * SQUARES_IN_ONE).clip(upper_bound=2.0**62 / max(windows)).round()
     made = made.with_columns(_square=square.fill_null(0.0).cast(pl.Int64).over(by))
     columns: dict[str, pl.Expr] = {}
     for k in windows:
