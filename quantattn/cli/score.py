@@ -20,8 +20,9 @@ from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
 from quantattn.cli.settings import DataSettings, PathSettings
-from quantattn.nn import load_model
-from quantattn.score import Progress, make_plan, score
+from quantattn.cli.train import stopping_on_sigterm
+from quantattn.nn import Artefact, load_model
+from quantattn.score import Progress, check_place, make_plan, score
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,13 @@ class ScoreSettings:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
+    @property
+    def mode(self) -> str:
+        """`deterministic` in words, however YAML has read it."""
+        if isinstance(self.deterministic, str):
+            return self.deterministic
+        return "on" if self.deterministic else "off"
+
 
 MADE_IN_TRAINING = ("data.prepare", "data.max_seq_len", "data.shuffle_labels", "data.kind")
 """Settings of data that scoring takes from the model."""
@@ -89,7 +97,8 @@ def run(arguments: list[str]) -> int:
             raise UsageError(f"{key} stands in the model's folder, as it was in training, and cannot be given again")
     # Hydra would take model=… for a choice from the group of that name, which training has.
     named = [f"model_folder={a.removeprefix('model=')}" if a.startswith("model=") else a for a in arguments]
-    return run_application("score", named, score_tables)
+    with stopping_on_sigterm():
+        return run_application("score", named, score_tables)
 
 
 def score_tables(config: DictConfig) -> int:
@@ -97,24 +106,15 @@ def score_tables(config: DictConfig) -> int:
     asked = settings(ScoreSettings, plain(config), "")
     check_source(asked.data.source, asked.data.path, asked.allow_targets)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if asked.device == "auto" else asked.device
-    by_batch = asked.deterministic == "batch"
-    torch.use_deterministic_algorithms(by_batch or asked.deterministic in ("on", True))
+    by_batch = asked.mode == "batch"
+    torch.use_deterministic_algorithms(asked.mode != "off")
     if not Path(asked.model_folder).exists():
         raise UsageError(f"model={asked.model_folder}: there is no such folder")
+    check_place(Path(asked.out))
     model = load_model(asked.model_folder, attention_backend=asked.attention.get("backend"))
     artefact = model.artefact
     assert artefact is not None
-    trained = artefact.extra.get("data")
-    if not isinstance(trained, Mapping):
-        raise UsageError(
-            f"model={asked.model_folder} does not say how its data were prepared; it was not written by a run"
-        )
-    try:
-        settings(DataSettings, trained, "data")
-    except UsageError as error:
-        raise UsageError(f"model={asked.model_folder} does not say how its data were prepared: {error}") from error
-    if trained["kind"] != asked.data.kind:
-        raise UsageError(f"model={asked.model_folder} was trained on {trained['kind']}, but data is {asked.data.kind}")
+    trained = trained_data(asked, artefact)
     out = terminal.console()
     if (why := expired(artefact.extra)) is not None:
         out.print(f"note: the model's attention is not certified for this installation: {why}", soft_wrap=True)
@@ -126,7 +126,7 @@ def score_tables(config: DictConfig) -> int:
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
     made = {} if embed is None else {"embeddings": embed}
-    policy = {"deterministic": str(asked.deterministic), "device": torch.device(device).type, **budget, **made}
+    policy = {"deterministic": asked.mode, "device": torch.device(device).type, **budget, **made}
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
@@ -153,6 +153,26 @@ def score_tables(config: DictConfig) -> int:
         signal.signal(signal.SIGTERM, before)
     out.print(f"{asked.output} in {asked.out}" if finished else f"stopped; the same command goes on in {asked.out}")
     return DONE if finished else STOPPED
+
+
+def trained_data(asked: ScoreSettings, artefact: Artefact) -> Mapping[str, Any]:
+    """The settings of data that stand in the model's folder.
+
+    Raises:
+        UsageError: there are none, or they are of another kind than those of the command.
+    """
+    trained = artefact.extra.get("data")
+    if not isinstance(trained, Mapping):
+        raise UsageError(
+            f"model={asked.model_folder} does not say how its data were prepared; it was not written by a run"
+        )
+    try:
+        settings(DataSettings, trained, "data")
+    except UsageError as error:
+        raise UsageError(f"model={asked.model_folder} does not say how its data were prepared: {error}") from error
+    if trained["kind"] != asked.data.kind:
+        raise UsageError(f"model={asked.model_folder} was trained on {trained['kind']}, but data is {asked.data.kind}")
+    return trained
 
 
 def chosen_of(asked: ScoreSettings) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from quantattn import load_model
 from quantattn.attention import machine
 from quantattn.attention.certificate import Certificate, Finding
 from quantattn.cli import certify
+from quantattn.cli import score as score_command
 from quantattn.cli import train as train_command
 from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.nn import save_pretrained
@@ -152,6 +153,7 @@ def test_scores_come_from_the_saved_vocabulary_one_row_a_decision(
     assert (table["prob_down"] + table["prob_up"] - 1).abs().max() < 1e-6
     assert table["model_sha"].n_unique() == table["plan_sha"].n_unique() == 1
     assert call(monkeypatch, "score", *arguments) == 0
+    assert call(monkeypatch, "score", *arguments, "deterministic=true") == 0, "what a YAML file makes of a bare on"
     assert pl.read_delta(str(tmp_path / "scores")).height == table.height
     assert "certified" not in capsys.readouterr().out
     monkeypatch.setattr(machine, "versions", lambda: {"torch": "9.9", "triton": "9", "quantattn": "9"})
@@ -161,6 +163,25 @@ def test_scores_come_from_the_saved_vocabulary_one_row_a_decision(
     assert "no: there is no such folder" in capsys.readouterr().err
     assert call(monkeypatch, "score", *arguments, "data.source.seed=8") == 1
     assert "name another folder with out=DIR" in capsys.readouterr().err
+
+
+def test_a_place_where_no_scores_can_go_is_refused_before_anything_is_loaded(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(score_command, "load_model", lambda *given, **named: pytest.fail("the model was loaded"))
+    assert call(monkeypatch, "score", f"model={finished / 'model'}", f"out={tmp_path / 'file'}") == 1
+    assert "file is no folder; name another with out=DIR" in capsys.readouterr().err
+
+
+def test_a_job_that_is_stopped_before_it_scores_leaves_with_143(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score_command, "load_model", lambda *given, **named: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit, match="143"):
+        call(monkeypatch, "score", f"model={finished / 'model'}", f"out={tmp_path / 'out'}")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_by_batch_the_budget_of_tokens_changes_no_score(
