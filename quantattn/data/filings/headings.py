@@ -17,6 +17,7 @@ _HEADING = re.compile(
     rf"items?[^\S\n]*(?:no\.?[^\S\n]*)?[:#.\-–—]?[^\S\n]*({_NUMBER}(?:{_JOIN}{_NUMBER})*)(?-i:(?![a-z\d]))([^\n]*)",
     re.IGNORECASE,
 )
+_OPENING = re.compile(r"\n[^a-zA-Z\d\n]*[iIpPıİ]")
 _ONE_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
 _RANGE = re.compile(r"through|\bto\b|-|–|—", re.IGNORECASE)
 _AND_ITEM = re.compile(rf"(?:,|;|&|/|and)\s*items?[ \t]*({_NUMBER})[ \t]*[.:\-–—]", re.IGNORECASE)
@@ -90,20 +91,27 @@ class PartLine:
     part: str
 
 
-def find_parts(text: str) -> list[PartLine]:
-    """Every line that names a part and nothing else."""
+def opening_lines(text: str) -> list[int]:
+    """Where the lines start whose first letter is that of "item" or of "part": few, and the rest need no long look."""
+    return [match.start() for match in _OPENING.finditer("\n" + text)]
+
+
+def find_parts(text: str, lines: list[int]) -> list[PartLine]:
+    """Every line that names a part and nothing else, of `opening_lines`."""
+    after = "\n" + text
     return [
         PartLine(match.start(), match.end() - 1, match.group(1).upper())
-        for match in _PART.finditer("\n" + text)
-        if _PART_TITLE.match(match.group(2))
+        for start in lines
+        if (match := _PART.match(after, start)) and _PART_TITLE.match(match.group(2))
     ]
 
 
-def find_headings(text: str, scheme: Scheme, parts: list[PartLine]) -> list[Heading]:
-    """Every line that may open an item, in order; lines that go on with a sentence about an item are none."""
+def find_headings(text: str, scheme: Scheme, lines: list[int], parts: list[PartLine]) -> list[Heading]:
+    """Every line of `opening_lines` that may open an item; those that go on with a sentence about one are none."""
     found = []
     at, part = 0, ""
-    for match in _HEADING.finditer("\n" + text):
+    after = "\n" + text
+    for match in (match for start in lines if (match := _HEADING.match(after, start))):
         while at < len(parts) and parts[at].start <= match.start():
             part = parts[at].part
             at += 1

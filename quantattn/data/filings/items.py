@@ -24,6 +24,7 @@ from quantattn.data.filings.headings import (
     find_headings,
     find_parts,
     keys_of,
+    opening_lines,
     with_text,
     without_contents,
     without_furniture,
@@ -157,8 +158,9 @@ def items_of(text: str, form: str, annual_report: str | None = None, filed: date
         ValueError: a form of another family.
     """
     scheme = scheme_of(form)
-    parts = find_parts(text)
-    headings = without_contents(text, find_headings(text, scheme, parts))
+    lines = opening_lines(text)
+    parts = find_parts(text, lines)
+    headings = without_contents(text, find_headings(text, scheme, lines, parts))
     chosen = _in_order(text, headings, scheme) if scheme.ordered else _by_number(text, headings)
     sections = _cut(text, chosen, parts)
     if annual_report is not None:
@@ -263,11 +265,20 @@ def status_of(own: str) -> str:
     if len(body) <= _LONGEST_NOTHING and (_NOTHING.match(body) or not body.strip()):
         return OMITTED
     if len(body) <= _LONGEST_REFERENCE:
-        sentences = _SENTENCE.split(body)
-        handed = sum(len(each) for each in sentences if len(each) <= _LONGEST_SENTENCE and _BY_REFERENCE.search(each))
-        if 2 * handed >= len(body):
-            return BY_REFERENCE
+        return BY_REFERENCE if _is_handed_over(body) else FOUND
     return FOUND
+
+
+def _is_handed_over(body: str) -> bool:
+    """Whether half of `body` and more are sentences that send the reader elsewhere; asks no more than it must."""
+    handed, left = 0, len(body)
+    for sentence in _SENTENCE.split(body):
+        left -= len(sentence)
+        if len(sentence) <= _LONGEST_SENTENCE and _BY_REFERENCE.search(sentence):
+            handed += len(sentence)
+        if 2 * handed >= len(body) or 2 * (handed + left) < len(body):
+            break
+    return 2 * handed >= len(body)
 
 
 def _follow(section: Section, text: str, annual_report: str) -> Section:

@@ -174,7 +174,8 @@ class Writer:
     @staticmethod
     def _lines(pieces: list[str]) -> list[str]:
         text = "".join(pieces)
-        text = _BLANKS.sub(" ", text)
+        if "  " in text:
+            text = _BLANKS.sub(" ", text)
         if "\t" in text:
             text = _AFTER_TAB.sub("\t", text).replace(" \t", "\t")
         return [line for each in text.split("\n") if (line := each.strip())]
@@ -296,8 +297,10 @@ def expected_length(source: str) -> int:
     opened = _openings(source)
     for opening, closing in _NOT_SHOWN if opened else ():
         if opening in opened:
-            source = _cut(source, _lower(source), opening, closing)
-            opened = _openings(source)
+            kept = _cut(source, opening, closing)
+            source = "".join(kept)
+            if any("<" in each[-len("<template") :] for each in kept[:-1]):  # what a cut joins may be an opening
+                opened = _openings(source)
     text = _TAG.sub(" ", source).replace("&nbsp;", " ")
     length = _visible_length(text)
     for reference, times in Counter(_REFERENCE.findall(text)).items():
@@ -315,8 +318,9 @@ def _lower(source: str) -> str:
     return lower if len(lower) == len(source) else source  # a few letters change length with case; tags are ASCII
 
 
-def _cut(source: str, lower: str, opening: str, closing: str) -> str:
-    """`source` without every stretch from `opening` to the next `closing`; an opening that is never closed stays."""
+def _cut(source: str, opening: str, closing: str) -> list[str]:
+    """What is left when every stretch from `opening` to the next `closing` goes; one that is never closed stays."""
+    lower = _lower(source)
     kept: list[str] = []
     at = 0
     while (start := lower.find(opening, at)) >= 0:
@@ -330,7 +334,7 @@ def _cut(source: str, lower: str, opening: str, closing: str) -> str:
             continue
         kept.append(source[at:start])
         at = end + len(closing)
-    return "".join([*kept, source[at:]])
+    return [*kept, source[at:]]
 
 
 def _close_empty_elements(source: str) -> str:
