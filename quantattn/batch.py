@@ -17,6 +17,24 @@ IGNORE = -100
 
 
 @dataclass(frozen=True)
+class Vectors:
+    """What a few tokens of a batch carry beside their fields, such as the embedding of a filing.
+
+    Attributes:
+        rows: (K,) int64 rows of the pack, strictly ascending.
+        values: (K, E) float32, the vector of each of them.
+    """
+
+    rows: Tensor
+    values: Tensor
+
+    def between(self, start: int, stop: int) -> Vectors:
+        """Those of the rows start … stop − 1, counted from `start`."""
+        here = (self.rows >= start) & (self.rows < stop)
+        return Vectors(self.rows[here] - start, self.values[here])
+
+
+@dataclass(frozen=True)
 class PackedBatch:
     """N sequences of T tokens in all, laid end to end.
 
@@ -29,6 +47,7 @@ class PackedBatch:
         positions: (Q,) int64 rows of the pack at which a decision is made, ascending.
         keys: (Q,) int64 identifiers of the decisions in the data set that made the batch.
         targets: name → (Q, …) or (T, …) what is to be predicted; class targets use `IGNORE` for "none".
+        vectors: name → what a few tokens carry beside their fields.
     """
 
     fields: Mapping[str, Tensor]
@@ -38,6 +57,7 @@ class PackedBatch:
     positions: Tensor
     keys: Tensor
     targets: Mapping[str, Tensor] = field(default_factory=dict)
+    vectors: Mapping[str, Vectors] = field(default_factory=dict)
 
     @property
     def n_tokens(self) -> int:
@@ -63,6 +83,7 @@ class PackedBatch:
             positions=move(self.positions),
             keys=move(self.keys),
             targets={name: move(value) for name, value in self.targets.items()},
+            vectors={name: Vectors(move(each.rows), move(each.values)) for name, each in self.vectors.items()},
         )
 
     def pin_memory(self) -> PackedBatch:
@@ -75,6 +96,9 @@ class PackedBatch:
             positions=self.positions.pin_memory(),
             keys=self.keys.pin_memory(),
             targets={name: value.pin_memory() for name, value in self.targets.items()},
+            vectors={
+                name: Vectors(each.rows.pin_memory(), each.values.pin_memory()) for name, each in self.vectors.items()
+            },
         )
 
     def check(self) -> PackedBatch:
@@ -99,6 +123,13 @@ class PackedBatch:
             raise ValueError(f"positions must lie in [0, {self.n_tokens})")
         if bool((self.positions.diff() < 0).any()):
             raise ValueError(f"positions must ascend, got {self.positions.tolist()[:8]} …")
+        for name, carried in self.vectors.items():
+            rows, values = carried.rows, carried.values
+            if values.dim() != 2 or len(values) != len(rows) or bool((rows.diff() <= 0).any()):
+                got = f"{tuple(values.shape)} of {len(rows)} rows"
+                raise ValueError(f"vectors {name!r} must be (K, E) of K ascending rows, got {got}")
+            if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < self.n_tokens:
+                raise ValueError(f"rows of vectors {name!r} must lie in [0, {self.n_tokens})")
         for name, value in self.targets.items():
             if value.shape[:1] not in ((self.positions.numel(),), (self.n_tokens,)):
                 raise ValueError(

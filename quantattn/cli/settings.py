@@ -75,8 +75,9 @@ class ModelSettings:
         values: tuple[str, ...],
         backend: str,
         value_edges: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
+        vectors: Mapping[str, tuple[tuple[float, float], ...]] = MappingProxyType({}),
     ) -> EncoderConfig:
-        """The encoder for data with these fields, and with bins of these edges for the float ones.
+        """The encoder for data with these fields and vectors, and with bins of these edges for the float fields.
 
         Raises:
             ValueError: settings that do not go together.
@@ -84,7 +85,13 @@ class ModelSettings:
         changes = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("size", "value_bins")}
         given = {name: value for name, value in changes.items() if value is not None}
         return EncoderConfig.of_size(
-            self.size, codes=codes, values=values, attention_backend=backend, value_edges=dict(value_edges), **given
+            self.size,
+            codes=codes,
+            values=values,
+            attention_backend=backend,
+            value_edges=dict(value_edges),
+            vectors=dict(vectors),
+            **given,
         )
 
 

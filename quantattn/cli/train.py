@@ -20,7 +20,7 @@ from quantattn.cli.errors import DONE, STOPPED, UsageError, nearest
 from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.preparation import check_data, check_goal, prepare
 from quantattn.cli.settings import TrainSettings
-from quantattn.data.value_edges import value_edges
+from quantattn.data.value_edges import value_edges, vector_scales
 
 
 def run(arguments: list[str]) -> int:
@@ -135,7 +135,8 @@ def _train(
         console.print(line)
     bins = asked.model.value_bins
     edges = value_edges(prepared.train, prepared.values, bins) if bins else {}
-    encoder = asked.model.encoder(prepared.codes, prepared.values, asked.attention.backend, edges)
+    scales = vector_scales(prepared.train)
+    encoder = asked.model.encoder(prepared.codes, prepared.values, asked.attention.backend, edges, scales)
     exactness = certify(encoder, asked.trainer)
     described = {name: str(value) for name, value in leaves(given) if not name.startswith(("paths", "hydra"))}
     wanted = RunSettings(

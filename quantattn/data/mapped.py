@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from quantattn.batch import PackedBatch
+from quantattn.data.carried import TokenVectors
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 
-FORMAT = 2
+FORMAT = 3
 _ACCOUNT = "sequences.json"
 _CUT = ("start", "stop", "first")
+_ROWS = " rows"
 Array = npt.NDArray[np.generic]
 
 
@@ -56,7 +58,7 @@ def write_sequences(cut: SequenceSet, folder: str | Path) -> MappedSequences:
     beside = folder.with_name(f".{folder.name}.writing")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    parts = {"targets": cut.decisions.targets, "arrays": _own(cut)}
+    parts = {"targets": cut.decisions.targets, "arrays": _own(cut), "vectors": _vectors(cut)}
     for part, columns in parts.items():
         for number, column in enumerate(columns.values()):
             np.save(beside / f"{part}-{number:03d}.npy", np.ascontiguousarray(column), allow_pickle=False)
@@ -91,14 +93,22 @@ def open_sequences(folder: str | Path) -> MappedSequences:
     account: Mapping[str, Any] = json.loads((folder / _ACCOUNT).read_text(encoding="utf-8"))
     if account["format"] != FORMAT:
         raise ValueError(f"{folder} has format {account['format']!r}, this version reads format {FORMAT}")
-    targets, own = (dict(_columns(folder, account, part)) for part in ("targets", "arrays"))
+    targets, own, carried = (dict(_columns(folder, account, part)) for part in ("targets", "arrays", "vectors"))
+    names = dict.fromkeys(name.removesuffix(_ROWS) for name in carried if name.endswith(_ROWS))
+    vectors = {name: _bare(TokenVectors, rows=carried[name + _ROWS], values=carried[name]) for name in names}
     together = {tuple(names): _mapped(folder / f"blocks-{i:03d}.npy") for i, names in enumerate(account["blocks"])}
     rows = {name: row for names, block in together.items() for name, row in zip(names, block, strict=True)}
     fields = {name: rows[name] for name in account["fields"]}
     # Built without its __init__, which would cut the table and read every row to check it.
     made = object.__new__(MappedSequences)
     values = {
-        "table": _bare(TokenTable, fields=fields, entities=tuple(account["entities"]), **_of(own, "time", "offsets")),
+        "table": _bare(
+            TokenTable,
+            fields=fields,
+            entities=tuple(account["entities"]),
+            vectors=vectors,
+            **_of(own, "time", "offsets"),
+        ),
         "decisions": _bare(Decisions, targets=targets, **_of(own, "row")),
         "folder": folder,
         "together": together,
@@ -113,6 +123,14 @@ def open_sequences(folder: str | Path) -> MappedSequences:
 def _own(cut: SequenceSet) -> dict[str, Array]:
     own = {"time": cut.table.time, "offsets": cut.table.offsets, "row": cut.decisions.row}
     return {**own, **{name: getattr(cut, name) for name in _CUT}}
+
+
+def _vectors(cut: SequenceSet) -> dict[str, Array]:
+    """Name → the vectors that a few tokens carry, and name with `_ROWS` behind it → their rows."""
+    found: dict[str, Array] = {}
+    for name, each in cut.table.vectors.items():
+        found |= {name: each.values, name + _ROWS: each.rows}
+    return found
 
 
 def _of_one_type(fields: Mapping[str, Array]) -> list[list[str]]:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from quantattn.batch import PackedBatch
+from quantattn.batch import PackedBatch, Vectors
+from quantattn.data.carried import TokenVectors
 from quantattn.data.plan import plan as plan
 from quantattn.data.plan import shard as shard
 
@@ -38,12 +39,14 @@ class TokenTable:
         time: (R,) int64, when the token became available, ns UTC; anything rising when there is no clock.
         offsets: (E + 1,) int64, rows offsets[e]:offsets[e + 1] belong to entity e.
         entities: E names.
+        vectors: name → what a few rows carry beside their fields.
     """
 
     fields: Mapping[str, Array]
     time: Ints
     offsets: Ints
     entities: tuple[str, ...]
+    vectors: Mapping[str, TokenVectors] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rows = len(self.time)
@@ -55,6 +58,9 @@ class TokenTable:
         for name, column in self.fields.items():
             if column.shape != (rows,):
                 raise ValueError(f"field {name!r} has shape {column.shape}, expected ({rows},)")
+        for name, each in self.vectors.items():
+            if len(each.rows) and not 0 <= int(each.rows[0]) <= int(each.rows[-1]) < rows:
+                raise ValueError(f"rows of vectors {name!r} must lie in [0, {rows})")
 
     @staticmethod
     def of_frame(frame: pl.DataFrame, names: Sequence[str]) -> TokenTable:
@@ -77,7 +83,8 @@ class TokenTable:
             raise ValueError(f"{int((~kept[rows]).sum())} of {len(rows)} rows lie outside the times {first} … {last}")
         before = np.concatenate([[0], np.cumsum(kept)])
         fields = {name: column[kept] for name, column in self.fields.items()}
-        return TokenTable(fields, self.time[kept], before[self.offsets], self.entities), before[rows]
+        vectors = {name: each.of_rows(kept) for name, each in self.vectors.items()}
+        return TokenTable(fields, self.time[kept], before[self.offsets], self.entities, vectors), before[rows]
 
     def entity_of(self, row: Ints) -> Ints:
         """Number of the entity that each row belongs to."""
@@ -220,6 +227,10 @@ class SequenceSet:
                 name: torch.from_numpy(target[keys].astype(_kept(target)))
                 for name, target in self.decisions.targets.items()
             },
+            vectors={
+                name: Vectors(*map(torch.from_numpy, each.laid(start, stop, cu_seqlens[:-1])))
+                for name, each in self.table.vectors.items()
+            },
         )
 
 
@@ -238,6 +249,7 @@ def unpack(batch: PackedBatch) -> list[PackedBatch]:
                 positions=batch.positions[here] - start,
                 keys=batch.keys[here],
                 targets={name: target[here] for name, target in batch.targets.items()},
+                vectors={name: each.between(start, stop) for name, each in batch.vectors.items()},
             )
         )
     return alone

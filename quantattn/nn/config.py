@@ -64,6 +64,8 @@ class EncoderConfig:
         value_frequency_scale: standard deviation of the normal law from which their frequencies are drawn.
         value_edges: float field → T + 1 rising edges of the T bins of its piecewise-linear features, beside the value
             itself; a field that is not named has none.
+        vectors: name of what a few tokens carry (the embedding of a filing) → (center, scale) of each of its E numbers,
+            which is read as (v − center) / scale, at most ±8; a name that is not there is not read.
         dropout: probability of zeroing an entry of a residual branch while training.
         norm_eps: ε of every RMS norm.
         gradient_checkpointing: what backward computes again. True keeps block inputs only; "feed_forward" keeps beside
@@ -93,6 +95,7 @@ class EncoderConfig:
     value_frequencies: int = 0
     value_frequency_scale: float = 1.0
     value_edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    vectors: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     dropout: float = 0.0
     norm_eps: float = 1e-6
     gradient_checkpointing: bool | str = False
@@ -107,6 +110,7 @@ class EncoderConfig:
         if both:
             raise ValueError(f"a field is either codes or values, {both} are given as both")
         object.__setattr__(self, "value_edges", _checked_edges(self.value_edges, self.values))
+        object.__setattr__(self, "vectors", _checked_vectors(self.vectors, {*self.codes, *self.values}))
         if not self.codes and not self.values:
             raise ValueError("an encoder needs at least one field in codes or values, got none")
         for name in ("n_layers", "width", "n_heads", "hidden", "global_every"):
@@ -158,7 +162,8 @@ class EncoderConfig:
     def n_parameters(self) -> int:
         """Number of trainable scalars of the encoder, from the sizes alone."""
         c, d, h, kv = self.width, self.head_size, self.n_heads, self.kv_heads
-        embed = (sum(self.codes.values()) + self.value_features) * c + len(self.values) * self.value_frequencies
+        inputs = sum(self.codes.values()) + self.value_features + sum(map(len, self.vectors.values()))
+        embed = inputs * c + len(self.values) * self.value_frequencies
         block = c * d * (h + 2 * kv) + c * c + 3 * c * self.hidden + 2 * c + (2 * d if self.qk_norm else 0)
         return embed + self.n_layers * block + c
 
@@ -188,7 +193,9 @@ class EncoderConfig:
         """Plain JSON values: dicts, lists, strings, numbers, true, false, null."""
         plain = asdict(self)
         edges = {name: list(found) for name, found in self.value_edges.items()}
-        return plain | {"values": list(self.values), "time_periods": list(self.time_periods), "value_edges": edges}
+        vectors = {name: [list(pair) for pair in found] for name, found in self.vectors.items()}
+        lists = {"values": list(self.values), "time_periods": list(self.time_periods)}
+        return plain | lists | {"value_edges": edges, "vectors": vectors}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> EncoderConfig:
@@ -207,7 +214,7 @@ class EncoderConfig:
 _FAR = 1e30
 """No edge lies beyond this and no bin is narrower than its inverse: what is computed with them in float32 is finite."""
 
-_NOT_YET: Mapping[str, Any] = MappingProxyType({"value_frequency_scale": 1.0, "value_edges": {}})
+_NOT_YET: Mapping[str, Any] = MappingProxyType({"value_frequency_scale": 1.0, "value_edges": {}, "vectors": {}})
 """Settings that came later, with the values that models from before them have."""
 
 _REALS: tuple[tuple[str, float, float], ...] = (
@@ -275,6 +282,28 @@ def _checked_edges(edges: Any, values: tuple[str, ...]) -> dict[str, tuple[float
         found[name] = tuple(_checked_real(f"value_edges[{name!r}]", x, -_FAR, _FAR) for x in each)
         if any(high - low < 1 / _FAR for low, high in pairwise(found[name])):
             raise ValueError(f"value_edges[{name!r}] must rise, got {found[name]!s:.80}")
+    return found
+
+
+def _checked_vectors(vectors: Any, taken: set[str]) -> dict[str, tuple[tuple[float, float], ...]]:
+    if not isinstance(vectors, Mapping):
+        raise TypeError(f"vectors must map names to (center, scale) of each number, got {vectors!r:.80}")
+    _checked_names("vectors", tuple(vectors))
+    if both := sorted(taken & set(vectors)):
+        raise ValueError(f"a field is either codes, values or vectors, {both} are given twice")
+    found: dict[str, tuple[tuple[float, float], ...]] = {}
+    for name, pairs in vectors.items():
+        if (
+            not isinstance(pairs, (tuple, list))
+            or not pairs
+            or any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs)
+        ):
+            raise TypeError(f"vectors[{name!r}] must be one (center, scale) or more, got {pairs!r:.80}")
+        where = f"vectors[{name!r}]"
+        found[name] = tuple(
+            (_checked_real(where, center, -_FAR, _FAR), _checked_real(where, scale, 1 / _FAR, _FAR))
+            for center, scale in pairs
+        )
     return found
 
 

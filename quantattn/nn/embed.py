@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from quantattn.batch import Vectors
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.invariant import Linear, elementwise
 
@@ -21,6 +23,9 @@ class Embedding(nn.Module):
     value is NaN. Two kinds of features are options (Gorishniy et al. 2022, arXiv 2203.05556, section 3): periodic ones
     where `value_frequencies > 0`, with ω drawn with deviation `value_frequency_scale` and learned, and piecewise-linear
     ones of the fields in `value_edges`. Code 0 (missing) and code 1 (masked) have vectors of their own.
+
+    A token that carries a vector u, such as the embedding of a filing that becomes public then, has W_u û added to it,
+    û = clamp((u − center) / scale, ±8).
     """
 
     batch_invariant = False
@@ -39,6 +44,7 @@ class Embedding(nn.Module):
             self.project = Linear(config.value_features, config.width, bias=False)
             if config.value_frequencies:
                 self.frequencies = nn.Parameter(torch.empty(len(config.values), config.value_frequencies))
+        self.carried = nn.ModuleList(CarriedVector(config, name) for name in sorted(config.vectors))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -50,13 +56,15 @@ class Embedding(nn.Module):
             nn.init.normal_(self.project.weight, std=(terms * max(1, len(self.values))) ** -0.5)
         if self.frequencies is not None:
             nn.init.normal_(self.frequencies, std=self.frequency_scale)
+        for carried in self.carried:
+            carried.reset_parameters()  # type: ignore[operator]
 
-    def forward(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """(T, C) embeddings of a batch's fields; fields that the encoder does not know are left alone.
+    def forward(self, fields: Mapping[str, Tensor], vectors: Mapping[str, Vectors] = MappingProxyType({})) -> Tensor:
+        """(T, C) embeddings of a batch's fields and vectors; those that the encoder does not know are left alone.
 
         Raises:
             ValueError: a field is missing from the batch, is integer where values are expected or the reverse, or (on a
-                CPU, where it can be seen) has a code beyond its table.
+                CPU, where it can be seen) has a code beyond its table; vectors are missing or of another size.
         """
         check_fields(fields, self.names, self.values)
         if not torch.compiler.is_compiling():
@@ -72,6 +80,8 @@ class Embedding(nn.Module):
         total = terms[0]
         for term in terms[1:]:
             total = total + term
+        for carried in self.carried:
+            total = carried(total, vectors)
         return total
 
     def _features(self, given: Tensor) -> Tensor:
@@ -84,6 +94,43 @@ class Embedding(nn.Module):
         if self.bins is not None:
             features.append(self.bins(value, missing))
         return torch.cat(features, dim=-1)
+
+
+class CarriedVector(nn.Module):
+    """x[rows] + W û for the rows that carry a vector u, with û = clamp((u − center) / scale, −8, 8)."""
+
+    center: Tensor
+    scale: Tensor
+
+    def __init__(self, config: EncoderConfig, name: str) -> None:
+        super().__init__()
+        self.name = name
+        center, scale = zip(*config.vectors[name], strict=True)
+        self.project = Linear(len(center), config.width, bias=False)
+        # They belong to the description, as the edges of bins do.
+        with torch.device("cpu"):
+            self.register_buffer("center", torch.tensor(center, dtype=torch.float32), persistent=False)
+            self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32), persistent=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the map so that it adds entries of unit variance."""
+        nn.init.normal_(self.project.weight, std=self.project.in_features**-0.5)
+
+    def forward(self, x: Tensor, vectors: Mapping[str, Vectors]) -> Tensor:
+        """(T, C) → (T, C).
+
+        Raises:
+            ValueError: there are no vectors of this name, or they are of another size.
+        """
+        if self.name not in vectors:
+            raise ValueError(f"the batch lacks vectors {self.name!r}; it has {', '.join(sorted(vectors)) or 'none'}")
+        given = vectors[self.name]
+        if given.values.shape[1] != len(self.center):
+            raise ValueError(
+                f"vectors {self.name!r} have {given.values.shape[1]} numbers, this encoder reads {len(self.center)}"
+            )
+        read = ((given.values - self.center) / self.scale).clamp(-8, 8)
+        return x.index_add(0, given.rows, self.project(read.to(self.project.weight.dtype)).to(x.dtype))
 
 
 class PiecewiseLinear(nn.Module):

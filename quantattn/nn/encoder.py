@@ -188,7 +188,8 @@ class Encoder(nn.Module):
         """As `forward`; what `compile` makes of it serves every number of tokens, sequences and decisions."""
         if self.config.compile and not torch.compiler.is_compiling():
             # `dynamic=True` would also make variables of ε, the rotary bases and every other float.
-            for sized in (*batch.fields.values(), batch.time, batch.cu_seqlens, batch.positions):
+            carried = [part for each in batch.vectors.values() for part in (each.rows, each.values)]
+            for sized in (*batch.fields.values(), batch.time, batch.cu_seqlens, batch.positions, *carried):
                 torch._dynamo.maybe_mark_dynamic(sized, 0)
         return super().__call__(batch, at_decisions)  # type: ignore[no-any-return]
 
@@ -203,7 +204,7 @@ class Encoder(nn.Module):
             ValueError: the batch lacks a field, or has it in another kind.
         """
         config, cu_seqlens = self.config, batch.cu_seqlens
-        x = self.embedding(batch.fields)
+        x = self.embedding(batch.fields, batch.vectors)
         wide = local = self._rotation(config.rotary_base, batch)
         if config.local_window is not None and config.local_rotary_base is not None:
             local = self._rotation(config.local_rotary_base, batch)

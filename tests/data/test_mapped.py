@@ -92,6 +92,6 @@ def test_what_is_no_set_is_refused(tmp_path: Path) -> None:
         write_sequences(a_set(), tmp_path)
     write_sequences(a_set(), tmp_path / "set")
     account = tmp_path / "set" / "sequences.json"
-    account.write_text(account.read_text().replace('"format": 2', '"format": 1'))
-    with pytest.raises(ValueError, match="has format 1, this version reads format 2"):
+    account.write_text(account.read_text().replace('"format": 3', '"format": 1'))
+    with pytest.raises(ValueError, match="has format 1, this version reads format 3"):
         open_sequences(tmp_path / "set")
