@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from quantattn.cli import show, terminal
@@ -20,7 +22,9 @@ from quantattn.cli.errors import DONE, STOPPED, UsageError, nearest
 from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.preparation import check_data, check_goal, prepare
 from quantattn.cli.settings import TrainSettings
+from quantattn.data.prepared import Prepared
 from quantattn.data.value_edges import value_edges, vector_scales
+from quantattn.nn import EncoderConfig
 
 
 def run(arguments: list[str]) -> int:
@@ -61,16 +65,32 @@ def build(asked: TrainSettings) -> dict[str, Any]:
         "objective": objective,
         "optimizer": checked_optimizer(instantiate(asked.optimizer, "optimizer", allow)),
         "callbacks": [checked_callback(node, f"callbacks.{name}", allow) for name, node in asked.callbacks.items()],
-        "loggers": [instantiate(node, f"logger.{name}", allow) for name, node in asked.logger.items()],
+        "loggers": [checked_logger(node, f"logger.{name}", allow) for name, node in asked.logger.items()],
     }
 
 
 def checked_callback(node: Mapping[str, Any], where: str, allow: tuple[str, ...]) -> Any:
     """The callback; the patience of early stopping, which Lightning takes as it comes, is checked here."""
+    from lightning.pytorch import Callback
+
     patience = node.get("patience", 1)
     if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
         raise UsageError(f"{where}.patience must be a whole number from 1, got {patience!r}")
-    return instantiate(node, where, allow)
+    return of_type(Callback, instantiate(node, where, allow), where)
+
+
+def checked_logger(node: Mapping[str, Any], where: str, allow: tuple[str, ...]) -> Any:
+    """The logger."""
+    from lightning.pytorch.loggers import Logger
+
+    return of_type(Logger, instantiate(node, where, allow), where)
+
+
+def of_type(kind: type, made: Any, where: str) -> Any:
+    """The object; Lightning would find out in the middle of a run that it is of another kind."""
+    if not isinstance(made, kind):
+        raise UsageError(f"{where}._target_ must name a {kind.__name__} of Lightning, got a {type(made).__name__}")
+    return made
 
 
 def checked_optimizer(make: Any) -> Any:
@@ -78,9 +98,11 @@ def checked_optimizer(make: Any) -> Any:
     import torch
 
     try:
-        make([{"params": [torch.nn.Parameter(torch.zeros(1))]}])
-    except (ValueError, TypeError) as error:
+        tried = make([{"params": [torch.nn.Parameter(torch.zeros(1))]}])
+    except (ValueError, TypeError, LookupError, HydraException, OmegaConfBaseException) as error:
         raise UsageError(f"optimizer: {error}") from error
+    if not isinstance(tried, torch.optim.Optimizer):
+        raise UsageError(f"optimizer._target_ must name an optimizer of torch, got a {type(tried).__name__}")
     return make
 
 
@@ -133,10 +155,7 @@ def _train(
     prepared = prepare(asked, parts["splits"])
     for line in show.data_lines(prepared):
         console.print(line)
-    bins = asked.model.value_bins
-    edges = value_edges(prepared.train, prepared.values, bins) if bins else {}
-    scales = vector_scales(prepared.train)
-    encoder = asked.model.encoder(prepared.codes, prepared.values, asked.attention.backend, edges, scales)
+    encoder = encoder_of(asked, prepared)
     exactness = certify(encoder, asked.trainer)
     described = {name: str(value) for name, value in leaves(given) if not name.startswith(("paths", "hydra"))}
     wanted = RunSettings(
@@ -179,6 +198,14 @@ def _train(
     console.print(f"model  {folder / 'model'}")
     optimized(asked.optimized_metric, outcome.figures)
     return DONE
+
+
+def encoder_of(asked: TrainSettings, prepared: Prepared) -> EncoderConfig:
+    """The encoder for these data, which reads numbers by what its training rows say of their scale."""
+    bins = asked.model.value_bins
+    edges = value_edges(prepared.train, prepared.values, bins) if bins else {}
+    scales = vector_scales(prepared.train)
+    return asked.model.encoder(prepared.codes, prepared.values, asked.attention.backend, edges, scales)
 
 
 def optimized(name: str | None, figures: Mapping[str, float]) -> None:
