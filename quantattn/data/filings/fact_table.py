@@ -1,4 +1,4 @@
-"""Facts of inline XBRL as events: one row a fact, known when its filing was public."""
+"""Facts of XBRL as events: one row a fact, known when its filing was public."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import astuple
 import dataframely as dy
 import polars as pl
 
+from quantattn.data.filings.parsed import FACTS_ALONE, OK
 from quantattn.data.filings.reading import Reading
 from quantattn.data.schema import CANONICAL_ORDER, Events, check
 
@@ -44,9 +45,9 @@ class FilingFacts(Events):
 
 
 def fact_table(reads: Iterable[Reading]) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """The facts of filings that are kept, in canonical order, and sentences about those that are not in the table.
+    """The facts of filings that have a time, in canonical order, and sentences about those that are not in the table.
 
-    A fact that a filing states several times (in a table and in the text) stands once, where it is stated first.
+    An XBRL instance in a file of its own counts as its filing, with the same accession number and time. A fact that a filing states several times (in a table and in the text) stands once, where it is stated first.
     """
     counts: Counter[str] = Counter()
     table = pl.DataFrame(list(_rows(reads, counts)), schema=_COLUMNS, orient="row")
@@ -62,6 +63,8 @@ def fact_table(reads: Iterable[Reading]) -> tuple[pl.DataFrame, tuple[str, ...]]
 
 def _rows(reads: Iterable[Reading], counts: Counter[str]) -> Iterator[tuple[object, ...]]:
     for read in reads:
+        if read.status not in (OK, FACTS_ALONE) or read.available_time is None:
+            continue
         counts.update(read.parsed.facts_left_out)
         place = (read.entity, read.event_time, read.available_time, read.accession or read.file, read.parsed.form)
         for fact in read.parsed.facts:

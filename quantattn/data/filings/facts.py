@@ -1,4 +1,4 @@
-"""Inline XBRL → facts: a concept, a period, a value, a unit. Runs in the child process of `pool`.
+"""Inline XBRL → facts: a concept, a period, a value, a unit. Runs in the child process of `pool`; see `instance` too.
 
 Inline XBRL 1.1 (xbrl.org, 2013) writes a number as it is shown, with a format that says how to read it, a power of ten
 (`scale`) and a sign of its own; contexts and units stand in the header, and a fact names them by id. Values are exact:
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from typing import Any
 
 LARGEST = 2**63 - 1
@@ -18,7 +19,7 @@ LONGEST = 1_000
 """Characters of a text that is a fact and no text block."""
 
 _MARKED = frozenset(("ix:nonfraction", "ix:nonnumeric", "ix:fraction"))
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DATE = re.compile(r"(\d{4}-\d{2}-\d{2})(T00:00:00)?", re.ASCII)
 _DECIMAL = re.compile(r"(\d*)(?:\.(\d*))?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,4}", re.ASCII)
 _DOT = frozenset(("", "numdotdecimal", "numcommadot", "numspacedot", "numdotdecimalin", "numdotdecimalapos"))
@@ -72,20 +73,22 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class _Context:
+class Context:
+    """Whom facts are about, in which period, along which dimensions; see `Fact`."""
+
     identifier: str
     start: str | None
     end: str | None
     dimensions: tuple[str, ...]
 
 
-class _LeftOut(Exception):
+class LeftOut(Exception):
     """A fact that cannot be read; the message is the reason."""
 
 
 def read_facts(root: Any) -> Facts:
     """Every fact of a parsed page; hidden parts are read too. Never raises for what is in the page."""
-    contexts: dict[str, _Context | None] = {}
+    contexts: dict[str, Context | None] = {}
     units: dict[str, str] = {}
     marked: list[tuple[Any, bool]] = []
     hidden, inside = set[int](), set[int]()
@@ -106,45 +109,49 @@ def read_facts(root: Any) -> Facts:
     for node, unseen in marked:
         try:
             facts.found.append(_fact(node, contexts, units, unseen))
-        except _LeftOut as reason:
+        except LeftOut as reason:
             facts.left_out[str(reason)] += 1
     return facts
 
 
-def _fact(node: Any, contexts: Mapping[str, _Context | None], units: Mapping[str, str], hidden: bool) -> Fact:
+def _fact(node: Any, contexts: Mapping[str, Context | None], units: Mapping[str, str], hidden: bool) -> Fact:
     attributes = node.attributes
     concept, key = attributes.get("name"), attributes.get("contextref")
     if not concept or not key or key not in contexts:
-        raise _LeftOut("without a name or a context")
+        raise LeftOut("without a name or a context")
     context = contexts[key]
     if context is None:
-        raise _LeftOut("with a period that is none")
+        raise LeftOut("with a period that is none")
     place = (concept, context.identifier, context.start, context.end)
     if node.tag == "ix:fraction":
-        raise _LeftOut("fractions")
+        raise LeftOut("fractions")
     if node.tag == "ix:nonnumeric":
         if attributes.get("escape") == "true" or attributes.get("continuedat"):
-            raise _LeftOut("text blocks")
+            raise LeftOut("text blocks")
         text = " ".join(node.text().split())
         if len(text) > LONGEST:
-            raise _LeftOut("text blocks")
+            raise LeftOut("text blocks")
         return Fact(*place, "", None, None, None, text, context.dimensions, hidden)
     unit = units.get(attributes.get("unitref") or "")
-    if unit is None:
-        raise _LeftOut("without a unit")
+    if not unit:
+        raise LeftOut("without a unit")
     value, exponent = None, None
     if not any(name.rpartition(":")[2] == "nil" and told in ("true", "1") for name, told in attributes.items()):
         value, exponent = _number(node.text(), attributes)
-    decimals = attributes.get("decimals") or "INF"
-    right = int(decimals) if _WHOLE.fullmatch(decimals) else None
+    right = read_decimals(attributes.get("decimals"))
     return Fact(*place, unit, value, exponent, right, "", context.dimensions, hidden)
+
+
+def read_decimals(told: str | None) -> int | None:
+    """The attribute `decimals` of a number; None for "INF", for what is no number, and for none."""
+    return int(told) if told is not None and _WHOLE.fullmatch(told) else None
 
 
 def _number(shown: str, attributes: Mapping[str, str | None]) -> tuple[int, int]:
     """The number of a fact: integer and power of ten."""
     scale = attributes.get("scale") or "0"
     if not _WHOLE.fullmatch(scale):
-        raise _LeftOut("with a scale that is no whole number")
+        raise LeftOut("with a scale that is no whole number")
     value, exponent = parse_number(shown, attributes.get("format") or "")
     if attributes.get("sign") == "-":
         value = -value
@@ -159,7 +166,7 @@ def parse_number(shown: str, form: str) -> tuple[int, int]:
         form: name in the transformation registry, with its prefix or without; "" for a plain decimal.
 
     Raises:
-        _LeftOut: a format that is not known, or a text that is no such number.
+        LeftOut: a format that is not known, or a text that is no such number.
     """
     kind = form.rpartition(":")[2].replace("-", "").lower()
     if kind in _ZERO:
@@ -172,13 +179,13 @@ def parse_number(shown: str, form: str) -> tuple[int, int]:
     elif kind in _DOT:
         digits = digits.replace(",", "")
     else:
-        raise _LeftOut(f"with the format {form[:40]}")
+        raise LeftOut(f"with the format {form[:40]}")
     match = _DECIMAL.fullmatch(digits)
     if match is None or not any(match.groups()):
-        raise _LeftOut("with a text that is no number")
+        raise LeftOut("with a text that is no number")
     whole, fraction = match.group(1), match.group(2) or ""
     if len(whole) + len(fraction) > 60:
-        raise _LeftOut("with a number of more than 18 digits")
+        raise LeftOut("with a number of more than 18 digits")
     return int(whole + fraction), -len(fraction)
 
 
@@ -186,14 +193,14 @@ def simplest(value: int, exponent: int) -> tuple[int, int]:
     """The same number without trailing zeros; 0 · 10^0 for nothing.
 
     Raises:
-        _LeftOut: it does not fit into 64 bits then.
+        LeftOut: it does not fit into 64 bits then.
     """
     if value == 0:
         return 0, 0
     while value % 10 == 0:
         value, exponent = value // 10, exponent + 1
     if abs(value) > LARGEST:
-        raise _LeftOut("with a number of more than 18 digits")
+        raise LeftOut("with a number of more than 18 digits")
     return value, exponent
 
 
@@ -201,7 +208,7 @@ def _number_of_words(shown: str) -> int:
     """ "no", "twenty-one", "two hundred and five thousand" → 0, 21, 205000."""
     words = [word for word in re.findall(r"[a-z]+", shown.lower()) if word != "and"]
     if not words:
-        raise _LeftOut("with a text that is no number")
+        raise LeftOut("with a text that is no number")
     total = part = 0
     for word in words:
         if word in _WORDS:
@@ -211,11 +218,11 @@ def _number_of_words(shown: str) -> int:
         elif word in _POWERS:
             total, part = total + max(part, 1) * _POWERS[word], 0
         else:
-            raise _LeftOut("with a text that is no number")
+            raise LeftOut("with a text that is no number")
     return total + part
 
 
-def _context(node: Any) -> _Context | None:
+def _context(node: Any) -> Context | None:
     """A context; None when its period has no dates and is not "forever"."""
     identifier, dates, dimensions = "", dict[str, str](), list[str]()
     for inner in node.traverse():
@@ -226,10 +233,31 @@ def _context(node: Any) -> _Context | None:
             dates[name] = inner.text().strip()
         elif name in ("explicitmember", "typedmember"):
             dimensions.append(f"{inner.attributes.get('dimension')}={' '.join(inner.text().split())}")
-    start, end = dates.get("startdate"), dates.get("enddate") or dates.get("instant")
-    if any(date is not None and not _DATE.fullmatch(date) for date in (start, end)) or not dates:
+    return make_context(identifier, dates, dimensions)
+
+
+def make_context(identifier: str, dates: Mapping[str, str], dimensions: Iterable[str]) -> Context | None:
+    """A context from the dates of its period by the element's name in small letters; None for a period that is none."""
+    start = period_date(dates["startdate"], last=False) if "startdate" in dates else None
+    told = dates.get("enddate") or dates.get("instant")
+    end = period_date(told, last=True) if told else None
+    if "forever" not in dates and (end is None or ("startdate" in dates and start is None)):
         return None
-    return _Context(identifier, start, end, tuple(sorted(dimensions)))
+    return Context(identifier, start, end, tuple(sorted(dimensions)))
+
+
+def period_date(text: str, *, last: bool) -> str | None:
+    """A date of a period as YYYY-MM-DD; None for what is none, and for a time of the day.
+
+    XBRL 2.1 (4.7.2) takes a date at the end of a period, or an instant, for the midnight that ends it; where that
+    midnight is written as a time, it is that of the day after.
+    """
+    match = _DATE.fullmatch(text)
+    try:
+        day = date.fromisoformat(match[1]) if match is not None else None
+        return None if match is None or day is None else (day - timedelta(days=last and bool(match[2]))).isoformat()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _unit(node: Any) -> str:

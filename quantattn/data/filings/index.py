@@ -182,4 +182,4 @@ def _key(name: str) -> str:
 def _stem(name: str) -> str:
     """A file's name without folder, `.gz` and the suffix of its format."""
     base = name.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gz")
-    return re.sub(r"\.(?:txt|nc|html?|json)$", "", base)
+    return re.sub(r"\.(?:txt|nc|html?|json|xml)$", "", base)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantattn.data.filings.facts import Fact
@@ -16,7 +16,11 @@ NO_FORM = "form not stated"
 UNREADABLE = "unreadable"
 SIZE_LIMIT = "size limit"
 NO_ITEMS = "no item has text"
+FACTS_ALONE = "facts without text"
+"""An XBRL instance: its facts are read where they are asked for, and its filing has the text."""
 
+REPORT, INSTANCE = "Exhibit 13", "XBRL instance"
+"""Parts of a submission that are read after its main document."""
 CUT = "items"
 """Kind of a filing that another program has cut into items."""
 
@@ -30,7 +34,7 @@ class Request:
         forms: families to keep.
         form: what an index says, for a file that states no form before its text.
         annual_report: whether to read Exhibit 13 and to follow items into it.
-        facts: whether to read those of inline XBRL.
+        facts: whether to read those of XBRL, inline or in an instance.
         max_bytes: of the file, unpacked.
         max_chars: of one document in HTML.
         min_share: least share of the visible characters that must survive.
@@ -51,7 +55,7 @@ class Parsed:
     """What a file says; None or () where it is silent.
 
     Attributes:
-        kind: "submission", "document" (one in its SGML lines), "html" or `CUT`.
+        kind: "submission", "document" (one in its SGML lines), "html", "instance" or `CUT`.
         form, accession, ciks, company: of the header, else of what stands in for it.
         cik_on_cover: filer, from the inline-XBRL cover.
         named, year: of a filing that was cut into items, the name of the file that was cut, and the year that is told.
@@ -60,9 +64,10 @@ class Parsed:
         share: visible characters kept / visible characters of the source.
         sections: items of the text.
         annual_report: text of Exhibit 13.
-        report_detail: why Exhibit 13 has no text although it is there.
+        to_come: the part that is read after this answer, to be named where the child does not live to give the next.
+        report_detail: why a part that is there, Exhibit 13 or an XBRL instance, could not be read.
         parts_skipped: uuencoded parts.
-        facts: of inline XBRL, in the order of the document.
+        facts: of inline XBRL, else of the submission's XBRL instance, in the order of the document.
         facts_left_out: reason → facts that are not among them.
         status: `OK`, or the reason for which the file is set aside.
         detail: what that reason was about.
@@ -82,12 +87,18 @@ class Parsed:
     share: float | None = None
     sections: tuple[Section, ...] = ()
     annual_report: str | None = None
+    to_come: str = ""
     report_detail: str = ""
     parts_skipped: int = 0
     facts: tuple[Fact, ...] = ()
     facts_left_out: Mapping[str, int] = field(default_factory=dict)
     status: str = OK
     detail: str = ""
+
+    def without(self, reason: str) -> Parsed:
+        """The same without the part that was to come, and the reason."""
+        told = f"{self.to_come or 'the rest'}: {reason}"
+        return replace(self, report_detail="; ".join(filter(None, (self.report_detail, told))))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

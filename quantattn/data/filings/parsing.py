@@ -6,25 +6,33 @@ Standard library, selectolax and the other modules of this folder that need no m
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quantattn.data.filings.cut import is_cut, looks_cut, parse_record, read_items, read_metadata
+from quantattn.data.filings.facts import Fact
 from quantattn.data.filings.forms import family, form_on_cover, is_amendment
+from quantattn.data.filings.instance import is_instance, read_instance
 from quantattn.data.filings.items import Section, items_of
+from quantattn.data.filings.markup import FACTS as COVER
 from quantattn.data.filings.markup import conserved, render_html
 from quantattn.data.filings.parsed import (
+    FACTS_ALONE,
+    INSTANCE,
     NO_FORM,
     NOT_A_FILING,
     OK,
     OTHER_FORM,
+    REPORT,
     SIZE_LIMIT,
     UNREADABLE,
     Parsed,
     Request,
 )
 from quantattn.data.filings.submission import (
+    Document,
     Submission,
     find_accession,
     has_header,
@@ -45,6 +53,8 @@ from quantattn.data.filings.text import (
 
 _HEAD = 65_536
 _EXHIBIT_13 = re.compile(r"EX-13(?:\b|\.)")
+_INSTANCES = ("EX-101.INS", "XML")
+"""Types of the documents that may be one: what a filer sent, and what EDGAR has made of inline XBRL."""
 
 
 @dataclass
@@ -54,6 +64,7 @@ class _Work:
     known: Parsed = field(default_factory=Parsed)
     body: str = ""
     report: str | None = None
+    instances: tuple[Document, ...] = ()
 
 
 class _SetAside(Exception):
@@ -68,8 +79,8 @@ def parse(request: Request) -> Iterator[Parsed]:
     """Everything that a file says; never raises for its content.
 
     Yields:
-        What is known after each step, each in place of the one before: the header, then text and items, then the
-        annual report. Whatever becomes of a step leaves what came before it.
+        What is known after each step, each in place of the one before: the header, then text and items, then the facts
+        of XBRL instances, then the annual report. Whatever becomes of a step leaves what came before it.
     """
     work = _Work()
     try:
@@ -77,17 +88,24 @@ def parse(request: Request) -> Iterator[Parsed]:
         yield work.known
         if work.known.text is None:
             _read_text(request, work)
-        if work.report is None:
-            yield work.known
-            return
     except _SetAside as reason:
         yield replace(work.known, status=reason.status, detail=str(reason))
         return
     except ValueError as error:
         yield replace(work.known, status=UNREADABLE, detail=str(error))
         return
-    yield work.known
-    yield _with_annual_report(work.known, work.report, request)
+    for name, there, read in (
+        (INSTANCE, bool(work.instances), _with_instances),
+        (REPORT, work.report is not None, _with_annual_report),
+    ):
+        if there:
+            work.known = replace(work.known, to_come=name)
+            yield work.known
+            try:
+                work.known = read(work, request)
+            except (_SetAside, ValueError) as error:
+                work.known = work.known.without(str(error))
+    yield replace(work.known, to_come="")
 
 
 def _recognise(request: Request, work: _Work) -> None:
@@ -112,13 +130,18 @@ def _recognise(request: Request, work: _Work) -> None:
             raise ValueError("the main document has no end: no closing tag follows it, so the file stops early")
         work.body = unwrap(main.body)
         work.report = _annual_report(submission) if request.annual_report else None
+        work.instances = tuple(each for each in submission.documents if request.facts and _may_be_instance(each))
     elif content[:5] == b"%PDF-" or "\x00" in text[:1024]:
         raise _SetAside(NOT_A_FILING, "binary")
+    elif looks_cut(text[:_HEAD]):
+        _read_cut(text, request, work)
+        return
+    elif is_instance(text):
+        _read_instance(text, request, work)
     elif is_html(text):
         work.known, work.body = replace(work.known, kind="html"), text
     elif text.lstrip()[:1] in ("{", "["):
-        _read_cut(text, request, work)
-        return
+        raise _SetAside(NOT_A_FILING, "JSON without the items of a filing")
     else:
         raise _SetAside(NOT_A_FILING, "neither an EDGAR header nor HTML")
     work.known = replace(work.known, form=work.known.form or request.form)
@@ -127,8 +150,6 @@ def _recognise(request: Request, work: _Work) -> None:
 
 def _read_cut(text: str, request: Request, work: _Work) -> None:
     """A JSON object with the items of a filing."""
-    if not looks_cut(text[:_HEAD]):
-        raise _SetAside(NOT_A_FILING, "JSON without the items of a filing")
     values = parse_record(text)
     if not is_cut(values):
         raise _SetAside(NOT_A_FILING, "JSON without a filing's name and items")
@@ -139,6 +160,48 @@ def _read_cut(text: str, request: Request, work: _Work) -> None:
     work.known = read_items(values, work.known)
     if work.known.status != OK:
         raise _SetAside(work.known.status, work.known.detail)
+
+
+def _read_instance(text: str, request: Request, work: _Work) -> None:
+    """A file that is an XBRL instance, and so has facts and no text: always set aside, with what it states."""
+    work.known = replace(work.known, kind="instance")
+    if not request.facts:
+        raise _SetAside(FACTS_ALONE, "an XBRL instance, whose facts are read with facts=true")
+    _require_size(text, request)
+    facts = read_instance(text)
+    cover = {each.concept: each.text for each in reversed(facts.found) if each.concept in COVER}
+    cik = cover.get("dei:EntityCentralIndexKey")
+    work.known = replace(
+        work.known,
+        form=_covered_form(cover) or request.form,
+        cik_on_cover=pad_cik(cik) if cik else None,
+        facts=tuple(facts.found),
+        facts_left_out=facts.left_out,
+    )
+    if work.known.form is None:
+        raise _SetAside(NO_FORM, "neither the facts of the XBRL instance nor an index name a form")
+    _require_family(work.known, request)
+    raise _SetAside(FACTS_ALONE, "an XBRL instance")
+
+
+def _may_be_instance(document: Document) -> bool:
+    head = document.file[document.start : min(document.end, document.start + _HEAD)]
+    return document.type in _INSTANCES and is_instance(unwrap(head))
+
+
+def _with_instances(work: _Work, request: Request) -> Parsed:
+    """`known` with the facts of the submission's XBRL instances; inline XBRL of the main document has the same."""
+    if work.known.facts or work.known.facts_left_out:
+        return work.known
+    found: list[Fact] = []
+    left_out: Counter[str] = Counter()
+    for document in work.instances:
+        body = unwrap(document.body)
+        _require_size(body, request)
+        facts = read_instance(body)
+        found += facts.found
+        left_out += facts.left_out
+    return replace(work.known, facts=tuple(found), facts_left_out=left_out)
 
 
 def _take_header(submission: Submission, work: _Work) -> None:
@@ -209,18 +272,16 @@ def _require_size(body: str, request: Request) -> None:
         raise _SetAside(SIZE_LIMIT, f"a document of {len(body):,} characters, at most {request.max_chars:,}")
 
 
-def _with_annual_report(known: Parsed, body: str, request: Request) -> Parsed:
-    """`known` with the text of Exhibit 13; one that cannot be read is told, and leaves the filing as it is."""
+def _with_annual_report(work: _Work, request: Request) -> Parsed:
+    """`known` with the text of Exhibit 13."""
+    known = work.known
     assert known.text is not None
     assert known.form is not None
-    body, _ = drop_uuencoded(body)
-    try:
-        if is_html(body):
-            _require_size(body, request)
-            report = render_html(body, request.min_share).text
-        else:
-            report = plain_text(body)
-    except (_SetAside, ValueError) as error:
-        return replace(known, report_detail=f"Exhibit 13: {error}")
+    body, _ = drop_uuencoded(work.report or "")
+    if is_html(body):
+        _require_size(body, request)
+        report = render_html(body, request.min_share).text
+    else:
+        report = plain_text(body)
     sections: Sequence[Section] = items_of(known.text, known.form, report).sections if report else known.sections
     return replace(known, annual_report=report or None, sections=tuple(sections))

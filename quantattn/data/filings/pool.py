@@ -267,8 +267,8 @@ def available_cores() -> int:
 
 
 def _without_answer(parsed: Parsed | None, reason: str, detail: str) -> Parsed:
-    """A file whose parse broke off: set aside, or without its annual report when that was the rest."""
+    """A file whose parse broke off: set aside, or without the part that was to come when it had its text before."""
     told = f"{reason} ({detail})" if detail else reason
     if parsed is None or parsed.text is None:
         return replace(parsed or Parsed(), status=reason, detail=detail or "while the file was parsed")
-    return replace(parsed, report_detail=f"Exhibit 13: {told}")
+    return parsed.without(told)

@@ -14,7 +14,7 @@ from quantattn.data.filings.clock import latest_acceptance_ns, parse_acceptance,
 from quantattn.data.filings.index import FilingIndex, IndexEntry
 from quantattn.data.filings.item_names import scheme_of
 from quantattn.data.filings.items import Items
-from quantattn.data.filings.parsed import CUT, OK, UNREADABLE, Parsed
+from quantattn.data.filings.parsed import CUT, FACTS_ALONE, OK, UNREADABLE, Parsed
 from quantattn.data.filings.pool import ParsePool
 from quantattn.data.filings.submission import find_accession
 
@@ -109,20 +109,21 @@ def finish(parsed: Parsed, name: str, options: ReadingOptions) -> Reading:
         status=parsed.status,
         detail=parsed.detail,
     )
+    wanted = parsed.status == OK or (parsed.status == FACTS_ALONE and options.facts)
     try:
         entry = _entry(parsed, name.rsplit("/", 1)[-1], options.index)
         if entry is not None:
             cik = next(iter(parsed.ciks), None) or entry.cik or parsed.cik_on_cover
             read = replace(read, entity=cik, accession=parsed.accession or entry.accession)
         read = _accepted(read, entry)
-        if read.status == OK:
+        if wanted:
             read = _public(read, entry, options.filing_dates)
             read = _with_filer(read, options.filers)
         return read
     except _SetAside as reason:
-        return read if read.status != OK else replace(read, status=reason.status, detail=str(reason))
+        return replace(read, status=reason.status, detail=str(reason)) if wanted else read
     except ValueError as error:
-        return read if read.status != OK else replace(read, status=UNREADABLE, detail=str(error))
+        return replace(read, status=UNREADABLE, detail=str(error)) if wanted else read
 
 
 def _entry(parsed: Parsed, name: str, index: FilingIndex | None) -> IndexEntry | None:

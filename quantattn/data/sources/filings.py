@@ -24,7 +24,7 @@ from quantattn.data.filings.forms import FAMILIES, family, is_amendment
 from quantattn.data.filings.index import FilingIndex, Zone, read_index
 from quantattn.data.filings.item_table import ITEM, item_rows
 from quantattn.data.filings.items import MISSING
-from quantattn.data.filings.parsed import CUT, OK, UNREADABLE
+from quantattn.data.filings.parsed import CUT, INSTANCE, OK, REPORT, UNREADABLE
 from quantattn.data.filings.pool import BAD, Limits, ParsePool
 from quantattn.data.filings.reading import DUPLICATE, Reading, ReadingOptions, finish, parse_filing
 from quantattn.data.filings.submission import pad_cik
@@ -44,7 +44,7 @@ class FilingSource(Source):
             `entity`, `accession`, `accepted_text`, `event_time`, `available_time`, `time_source`, `n_chars`,
             `share` (of the visible characters kept), `items_found` and `items_missing` (null where there is no text),
             `parts_skipped`, `facts`, `status` ("ok" or why it is not in the table) and `detail`.
-        facts: facts of inline XBRL in the schema `FilingFacts`; None when they were not asked for.
+        facts: facts of XBRL in the schema `FilingFacts`; None when they were not asked for.
     """
 
     documents: pl.DataFrame
@@ -83,7 +83,8 @@ def scan_filings(
         items: whether to cut each text into the items of its form: two more columns, `items` (a list of `ITEM`, where
             each stands and how, see `quantattn.data.filings.items`) and `annual_report` (text of Exhibit 13, in which
             items that are handed to it are followed; null where there is none).
-        facts: whether to read the facts of inline XBRL, hidden ones too, into a table of their own (`facts`).
+        facts: whether to read the facts of XBRL into a table of their own (`facts`): of inline XBRL, hidden ones too,
+            else of the instance in the submission (EX-101.INS), and of instances in files of their own.
         on_bad: "quarantine" sets aside what cannot be read; "refuse" raises at the first such file.
         limits: what parsing one file may cost.
         workers: processes that parse; one a core, 8 at most, by default. Nothing in the result depends on it.
@@ -194,7 +195,7 @@ def _source(reads: list[Reading], hashes: Mapping[str, str], options: ReadingOpt
     if not options.items:
         kept = kept.drop("annual_report", *(() if table["cut"].any() else ("items",)))
     aside = Counter(read.status for read in reads if read.status != OK)
-    facts, left_out = fact_table(read for read in reads if read.status == OK) if options.facts else (None, ())
+    facts, left_out = fact_table(reads) if options.facts else (None, ())
     report = SourceReport(
         rows_read=kept.height,
         rows_set_aside=dict(sorted(aside.items())),
@@ -251,7 +252,10 @@ def _notes(table: pl.DataFrame) -> tuple[str, ...]:
     dates = table.filter((pl.col("status") == OK) & pl.col("time_source").str.ends_with("filing date")).height
     if dates:
         notes.append(f"{dates} filings are dated by their filing date alone, as if accepted at 22:00 New York of it")
-    unread = table.filter((pl.col("status") == OK) & pl.col("detail").str.starts_with("Exhibit 13")).height
+    failed = table.filter(pl.col("status") == OK)["detail"].str
+    unread, instances = (int(failed.contains(f"{part}: ", literal=True).sum()) for part in (REPORT, INSTANCE))
+    if instances:
+        notes.append(f"XBRL instances of {instances} submissions could not be read; their facts are lacking")
     if unread:
         notes.append(f"{unread} annual reports (Exhibit 13) could not be read; items are not followed into them")
     skipped = int(table["parts_skipped"].sum())
