@@ -150,6 +150,8 @@ def _of_parquet(path: Path, name: str, options: ReadingOptions) -> Iterator[Read
             for values in some.iter_rows(named=True):
                 number = values.pop(_ROW)
                 reads[number] = _with_items(reads[number], values)
+        if not reads:
+            reads = [Reading(name, status=NOT_A_FILING, detail="Parquet without rows")]
     except _BAD_PARQUET as error:
         yield Reading(name, status=UNREADABLE, detail=f"damaged Parquet: {str(error).splitlines()[0][:200]}")
         return
@@ -192,6 +194,9 @@ def _numbered_objects(path: Path, name: str, max_bytes: int) -> Iterator[tuple[s
             yield label, Parsed(kind=CUT, status=UNREADABLE, detail=f"it and what follows are lost: {error}")
             return
         if found is None:
+            if number == 1 or text[at:].strip():
+                detail = "a list without objects" if number == 1 else f"{len(text) - at:,} characters follow the list"
+                yield label, Parsed(status=UNREADABLE, detail=detail)
             return
         yield label, found
 

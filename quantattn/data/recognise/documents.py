@@ -6,6 +6,7 @@ import re
 
 from quantattn.data.filings.cut import is_cut, looks_cut
 from quantattn.data.filings.forms import form_on_cover
+from quantattn.data.filings.instance import is_instance
 from quantattn.data.filings.submission import has_header, is_wrapped_document
 from quantattn.data.filings.text import is_html
 from quantattn.data.recognise.formats import Claim
@@ -19,7 +20,7 @@ _WORDS = re.compile(r"[^\W\d_]{2,}")
 
 
 def filings(look: Look) -> Claim | None:
-    """The header of a submission, the lines of a single document, a page of HTML, a cover in plain text, cut items."""
+    """The header of a submission, the lines of a document, a page, a cover in plain text, XBRL, cut items."""
     text = look.text
     if look.columns is not None and is_cut(look.columns):
         return Claim(f"its columns are those of {_UNTIMED}")
@@ -29,6 +30,8 @@ def filings(look: Look) -> Claim | None:
         return Claim(f"it is JSON of {_UNTIMED}")
     if has_header(text):
         return Claim("it opens with the header of an EDGAR submission")
+    if is_instance(text):
+        return Claim("it is an XBRL instance, whose facts belong to a filing: data.source.facts=true reads them")
     if is_wrapped_document(text):
         return Claim("it opens with the lines <DOCUMENT> and <TYPE> of a document of EDGAR")
     if is_html(text):
