@@ -80,6 +80,9 @@ def check_source(source: Mapping[str, Any], path: str | None, allow: tuple[str, 
     check_targets(source, "data.source", allow)
     known = parameters(hydra.utils.get_object(str(source.get("_target_"))))
     _check_keys(known, source, "data.source")
+    for name, value in source.items():
+        if isinstance(value, Mapping) and "_target_" in value:
+            instantiate(value, f"data.source.{name}", allow)
     seed = source.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UsageError(f"data.source.seed must be a whole number from 0, got {seed!r}")

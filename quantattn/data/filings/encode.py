@@ -65,9 +65,7 @@ def encode_filings(
         raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {unit!r}")
     names = None if items is None else item_names(items)
     source = source.source() if isinstance(source, PlantedFilings) else source
-    filings = source.frame.collect()
-    if not filings.height:
-        raise ValueError(f"the source holds no filing{_reasons(source.report.rows_set_aside)}")
+    filings = collect_filings(source)
     left_out: Mapping[str, int] = {}
     if unit == "item":
         rows, left_out = item_texts(filings, names)
@@ -125,6 +123,18 @@ def item_texts(filings: pl.DataFrame, names: Sequence[str] | None = None) -> tup
     cut = pl.DataFrame(made, schema=schema, orient="row")
     kept = filings.select("entity", "available_time", "form", "accession")[cut["row"]]
     return pl.concat([kept, cut.drop("row")], how="horizontal"), dict(sorted((+left_out).items()))
+
+
+def collect_filings(source: Source) -> pl.DataFrame:
+    """The filings of a source.
+
+    Raises:
+        ValueError: there is none; with what was set aside.
+    """
+    filings = source.frame.collect()
+    if not filings.height:
+        raise ValueError(f"the source holds no filing{_reasons(source.report.rows_set_aside)}")
+    return filings
 
 
 def _reasons(aside: Mapping[str, int]) -> str:

@@ -35,6 +35,9 @@ _CHILD = Path(__file__).with_name("child.py")
 _OUT_OF_MEMORY = 86  # exit status by which the child says so
 _KEPT_ENVIRONMENT = ("LD_LIBRARY_PATH", "SYSTEMROOT")  # what an interpreter may need to start; no secret goes along
 _MOST_WORKERS = 8
+_MOST = 1_000_000
+_LEAST = {"size_mib": 0.001, "file_mib": 0.001, "cpu_seconds": 1, "wall_seconds": 0.01, "memory_mib": 64}
+"""Limit → the least that it may be; 64 MiB is what a child has after its start, and a little."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,22 @@ class Limits:
     wall_seconds: float = 180.0
     memory_mib: int = 2_048
     min_share: float = 0.95
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing could be read, and such as no kernel takes.
+
+        Raises:
+            ValueError: naming the limit.
+        """
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            whole = name in ("cpu_seconds", "memory_mib")
+            kind = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+            if not kind or not least <= value <= _MOST:
+                what = "a whole number" if whole else "a number"
+                raise ValueError(f"{name} must be {what} from {least:g} to {_MOST:,}, got {value!r}")
+        if not isinstance(self.min_share, int | float) or not 0 <= self.min_share <= 1:
+            raise ValueError(f"min_share must be a number from 0 to 1, got {self.min_share!r}")
 
     def request(
         self, path: Path, forms: tuple[str, ...], form: str | None, annual_report: bool, facts: bool

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from quantattn.data.filings.encode import collect_filings
 from quantattn.data.filings.item_table import item_names, select_items
 from quantattn.data.filings.labels import closes_without_session, label_filings, require_returns
 from quantattn.data.filings.pieces import OnLong, cut_documents
@@ -88,7 +89,7 @@ def prepare_filings(
     planted, source = (source, source.source()) if isinstance(source, PlantedFilings) else (None, source)
     if not cut.in_order:
         raise ValueError("filings need a split whose parts follow one another in time, such as walk_forward or by_day")
-    filings = source.frame.collect()
+    filings = collect_filings(source)
     read, counts, without_items = select_items(filings, item_names(items)) if items is not None else (filings, {}, {})
     table, labelled, dropped = _with_labels(read, objective, prices, tickers, horizon, history)
     counts = labelled | counts | {"filings": filings.height}
