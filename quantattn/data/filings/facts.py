@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
+from quantattn.data.filings.shown import told_text
+
 LARGEST = 2**63 - 1
 LONGEST = 1_000
 """Characters of a text that is a fact and no text block."""
@@ -46,7 +48,7 @@ class Fact:
         value, exponent: the number is value · 10^exponent; value has no trailing zero, so that equal numbers are
             equal. None for a text and for a fact that says that it has no value (`xsi:nil`).
         decimals: the number is right to 10^−decimals; None: exact, or not said.
-        text: of a fact that is no number; "" for a number.
+        text: of a fact that is no number, as its format tells it (see `shown`); "" for a number.
         dimensions: "axis=member" of each, sorted; none of a fact about the whole filer.
         hidden: whether the page does not show it.
     """
@@ -128,7 +130,7 @@ def _fact(node: Any, contexts: Mapping[str, Context | None], units: Mapping[str,
     if node.tag == "ix:nonnumeric":
         if attributes.get("escape") == "true" or attributes.get("continuedat"):
             raise LeftOut("text blocks")
-        text = " ".join(node.text().split())
+        text = told_text(" ".join(node.text().split()), attributes.get("format") or "")
         if len(text) > LONGEST:
             raise LeftOut("text blocks")
         return Fact(*place, "", None, None, None, text, context.dimensions, hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -19,6 +20,7 @@ from quantattn.data.filings.facts import LARGEST, Fact, Facts, read_facts
 from quantattn.data.filings.index import FilingIndex
 from quantattn.data.filings.instance import is_instance, read_instance
 from quantattn.data.filings.markup import render_html
+from quantattn.data.filings.shown import told_text
 from quantattn.data.filings.submission import parse_submission
 from quantattn.data.filings.text import decode, read_bytes, unwrap
 from quantattn.data.sources.filings import scan_filings
@@ -281,5 +283,43 @@ def test_edgar_makes_the_same_facts_of_inline_xbrl(realdata: Path) -> None:
 
 
 def untold(facts: list[Fact]) -> set[Fact]:
-    """Facts without what a page hides or shows in its own way (a date, a check box)."""
-    return {replace(each, hidden=False, text="") for each in facts}
+    """Facts without whether a page hides them."""
+    return {replace(each, hidden=False) for each in facts}
+
+
+@pytest.mark.parametrize(
+    ("shown", "form", "value"),
+    [
+        ("☒", "ixt-sec:boolballotbox", "true"),
+        ("☐", "ixt-sec:boolballotbox", "false"),
+        ("?", "ixt-sec:boolballotbox", "?"),
+        ("whatever", "ixt:fixed-true", "true"),
+        ("☐", "ixt:booleanfalse", "false"),
+        ("—", "ixt:fixed-empty", ""),
+        ("December 31, 2023", "ixt:date-monthname-day-year-en", "2023-12-31"),
+        ("Sept. 5th, 2023", "ixt:datemonthdayyearen", "2023-09-05"),
+        ("31 December 2023", "ixt:date-day-monthname-year-en", "2023-12-31"),
+        ("12/31/2023", "ixt:date-month-day-year", "2023-12-31"),
+        ("February 30, 2023", "ixt:date-monthname-day-year-en", "February 30, 2023"),
+        ("May 5, 23", "ixt:date-monthname-day-year-en", "May 5, 23"),  # of which century?
+        ("December 31", "ixt:date-monthname-day-en", "--12-31"),
+        ("February 29", "ixt:date-monthname-day-en", "--02-29"),
+        ("September 2023", "ixt:date-monthname-year-en", "2023-09"),
+        ("West Virginia", "ixt-sec:stateprovnameen", "WV"),
+        ("District of Columbia", "ixt-sec:stateprovnameen", "DC"),
+        ("Ruritania", "ixt-sec:stateprovnameen", "Ruritania"),
+        ("The Nasdaq Stock Market LLC", "ixt-sec:exchnameen", "NASDAQ"),
+        ("New York Stock Exchange", "ixt-sec:exchnameen", "NYSE"),
+        ("NYSE American", "ixt-sec:exchnameen", "NYSEAMER"),
+        ("five years", "ixt-sec:durwordsen", "five years"),
+        ("Nevada", "", "Nevada"),
+    ],
+)
+def test_a_text_is_what_its_format_says(shown: str, form: str, value: str) -> None:
+    assert told_text(shown, form) == value
+
+
+@given(st.text(max_size=30), st.sampled_from(["datemonthdayyear", "datemonthday", "exchnameen", "stateprovnameen"]))
+def test_a_text_that_does_not_fit_its_format_stays(shown: str, form: str) -> None:
+    told = told_text(shown, form)
+    assert told == shown or re.fullmatch(r"\d{4}-\d\d-\d\d|--\d\d-\d\d|[A-Za-z]{2,8}", told)
