@@ -1,9 +1,10 @@
 """The process in which filings are parsed. A bomb ends it, and not the one that asked.
 
-Started by path, as `python -I child.py ROOT SITE CPU_SECONDS MEMORY_MIB`, where ROOT holds our package and SITE
+Started by path, as `python -IS child.py ROOT SITE CPU_SECONDS MEMORY_MIB`, where ROOT holds our package and SITE
 selectolax; never imported. It reads requests from its standard input and writes answers to its standard output until
 the input ends, each 8 bytes of length (big-endian) and that much JSON in UTF-8. A request is a `Request`; the answers
-to it are one or more of `{"parsed": …}`, each in place of the one before, and `{}` or `{"error": …}` at the end.
+to it are one or more of `{"parsed": …}`, each in place of the one before, and `{}` or `{"error": …}` at the end. In the
+JSON of what was parsed a long text (`LONG`) is its number of bytes; the texts follow the JSON, in that order, in UTF-8.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 OUT_OF_MEMORY = 86
 """Exit status when memory ran out outside a file's own parse."""
+LONG = ("text", "annual_report")
 PACKAGES = ("quantattn", "quantattn.data", "quantattn.data.filings")
 
 
@@ -47,8 +49,15 @@ def allow(cpu_seconds: int) -> None:
 
 def send(answer: dict[str, Any]) -> None:
     """Write one answer."""
+    parsed, texts = answer.get("parsed", {}), {}
+    for name in LONG:
+        if parsed.get(name) is not None:
+            texts[name] = parsed[name].encode("utf-8", errors="replace")
+    if texts:
+        answer = {"parsed": parsed | {name: len(text) for name, text in texts.items()}}
     body = json.dumps(answer, ensure_ascii=False).encode("utf-8", errors="replace")
-    sys.stdout.buffer.write(len(body).to_bytes(8) + body)
+    for piece in (len(body).to_bytes(8), body, *texts.values()):
+        sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
 
 

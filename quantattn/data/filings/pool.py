@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from quantattn.data.filings.parsed import SIZE_LIMIT, UNREADABLE, Parsed, Request
 
@@ -33,6 +34,7 @@ BAD = (UNREADABLE, SIZE_LIMIT, TIME_LIMIT, MEMORY_LIMIT, DIED)
 _ROOT = Path(__file__).parents[3]
 _CHILD = Path(__file__).with_name("child.py")
 _OUT_OF_MEMORY = 86  # exit status by which the child says so
+_LONG = ("text", "annual_report")  # what follows the JSON of an answer, as its docstring says
 _KEPT_ENVIRONMENT = ("LD_LIBRARY_PATH", "SYSTEMROOT")  # what an interpreter may need to start; no secret goes along
 _MOST_WORKERS = 8
 _MOST = 1_000_000
@@ -106,7 +108,7 @@ class _Child:
         self._limits = limits
         site = str(Path(spec.origin).parent.parent)
         self._process = subprocess.Popen(
-            [sys.executable, "-I", str(_CHILD), str(_ROOT), site, str(limits.cpu_seconds), str(limits.memory_mib)],
+            [sys.executable, "-IS", str(_CHILD), str(_ROOT), site, str(limits.cpu_seconds), str(limits.memory_mib)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -118,7 +120,7 @@ class _Child:
         self.pid = self._process.pid
         os.set_blocking(self._output.fileno(), False)
 
-    def ask(self, request: Request) -> Iterator[dict[str, object]]:
+    def ask(self, request: Request) -> Iterator[dict[str, Any]]:
         """The child's answers about one file up to the last; `_ChildDied` where they break off."""
         deadline = time.monotonic() + self._limits.wall_seconds
         body = json.dumps(asdict(request)).encode()
@@ -130,13 +132,20 @@ class _Child:
         received = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(self._output, selectors.EVENT_READ)
-            while True:
-                size = 8 + int.from_bytes(received[:8])
-                if len(received) < 8 or len(received) < size:
+
+            def take(size: int) -> bytes:
+                while len(received) < size:
                     self._receive(received, selector, deadline)
-                    continue
-                answer: dict[str, object] = json.loads(received[8:size])
+                taken = bytes(memoryview(received)[:size])
                 del received[:size]
+                return taken
+
+            while True:
+                answer: dict[str, Any] = json.loads(take(int.from_bytes(take(8))))
+                parsed = answer.get("parsed", {})
+                for name in _LONG:
+                    if parsed.get(name) is not None:
+                        parsed[name] = take(parsed[name]).decode()
                 yield answer
                 if "parsed" not in answer:
                     self.answered += 1
