@@ -31,7 +31,7 @@ def filings(look: Look) -> Claim | None:
     if has_header(text):
         return Claim("it opens with the header of an EDGAR submission")
     if is_instance(text):
-        return Claim("it is an XBRL instance, whose facts belong to a filing: data.source.facts=true reads them")
+        return Claim("it is an XBRL instance, whose facts belong to a filing and are read with facts=true")
     if is_wrapped_document(text):
         return Claim("it opens with the lines <DOCUMENT> and <TYPE> of a document of EDGAR")
     if is_html(text):

@@ -20,7 +20,10 @@ from quantattn.data.filings.index import FilingIndex
 from quantattn.data.filings.item_table import select_items
 from quantattn.data.filings.items import items_of
 from quantattn.data.filings.parsed import Parsed
+from quantattn.data.filings.prepare import prepare_filings
 from quantattn.data.filings.text import tidy
+from quantattn.data.filings.tokenizer import FilingTokenizer
+from quantattn.data.protocol import WalkForward
 from quantattn.data.recognise import recognise
 from quantattn.data.sources.filings import scan_filings
 
@@ -176,6 +179,28 @@ def test_items_are_taken_as_they_were_cut(tmp_path: Path) -> None:
         select_items(table, ["1A"])
     assert "1A" in items_of(table["text"][0], "10-K")  # what cutting it again would give
     assert source.documents.select("items_found", "items_missing").row(0) == (2, 18)
+
+
+def test_sequences_hold_the_items_that_are_asked_for_and_no_other(tmp_path: Path) -> None:
+    records = [
+        record(n, **{"1": "Item 1. Business\nsecret", "7": f"Item 7. Discussion\nIt rose {n}."}) for n in range(1, 61)
+    ]
+    days = [
+        {"filename": each["filename"], "accepted": f"2016{n % 12 + 1:02}15161500"} for n, each in enumerate(records)
+    ]
+    source = scan_filings(parquet(tmp_path / "x", records), index=FilingIndex(days))
+    settings = {"split": WalkForward(test=0.2, valid=0.1), "vocabulary_size": 300}
+    prepared = prepare_filings(source, objective="masked", items=[7], **settings)  # type: ignore[arg-type]
+    tokenizer = FilingTokenizer.from_json(prepared.vocabulary_json)
+    for part in (prepared.train, prepared.valid, prepared.test):
+        tokens = part.table.fields["token"]
+        for start, stop in zip(part.start, part.stop, strict=True):
+            text = tokenizer.decode(tokens[start:stop])
+            assert "It rose" in text
+            assert "secret" not in text
+    whole = prepare_filings(source, objective="masked", **settings)  # type: ignore[arg-type]
+    assert len(whole.train.table) > len(prepared.train.table)
+    assert prepared.counts["item 7 found"] == 60
 
 
 def test_items_of_a_table_are_those_of_its_text(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from quantattn.data.filings.index import FilingIndex
 from quantattn.data.filings.instance import read_instance
+from quantattn.data.filings.pool import Limits
 from quantattn.data.sources.filings import scan_filings
 from tests.data.filings.instances import exhibit, instance
 
@@ -61,3 +62,18 @@ def test_damage_is_told_and_no_part_is_taken_for_the_whole(text: str, reason: st
     with pytest.raises(ValueError) as error:
         read_instance(text)
     assert str(error.value).startswith(reason)
+
+
+def test_a_limit_that_an_instance_passes_leaves_the_filing_its_text(tmp_path: Path, submission: Maker) -> None:
+    report = "<DOCUMENT>\n<TYPE>EX-13\n<SEQUENCE>3\n<TEXT>\nOur year.\n</TEXT>\n</DOCUMENT>\n"
+    big = exhibit(instance("<acme:X contextRef='year'>a</acme:X>" * 100_000))
+    (tmp_path / "a.txt").write_text(submission(more=big + report))
+    source = scan_filings(tmp_path, facts=True, items=True, limits=Limits(size_mib=1.0))
+    (row,) = source.frame.collect().to_dicts()
+    assert (row["text"], row["annual_report"]) == ("FORM 10-K\n\nWe sold more.", "Our year.")
+    assert source.documents["detail"][0].startswith("XBRL instance: a document of ")
+    source = scan_filings(tmp_path, facts=True, items=True, limits=Limits(cpu_seconds=1, memory_mib=100))
+    assert source.frame.collect()["text"].to_list() == [row["text"]]
+    assert source.documents["detail"][0].startswith("XBRL instance: ")
+    assert source.facts is not None
+    assert source.facts.height == 0
