@@ -145,7 +145,7 @@ def flags_first(arguments: list[str]) -> list[str]:
     """The arguments with flags before overrides: Hydra's parser takes overrides in one row only.
 
     Raises:
-        UsageError: for --experimental-rerun, which would load a pickle.
+        UsageError: for a value without a key, and for --experimental-rerun, which would load a pickle.
     """
     flags: list[str] = []
     overrides: list[str] = []
@@ -153,6 +153,8 @@ def flags_first(arguments: list[str]) -> list[str]:
     for argument in waiting:
         if argument.split("=")[0] == "--experimental-rerun":
             raise UsageError("--experimental-rerun loads a pickle and is refused; give the overrides again instead")
+        if argument.startswith("="):
+            raise UsageError(f"{argument!r} is no setting: write key=value")
         if not argument.startswith("-"):
             overrides.append(argument)
             continue

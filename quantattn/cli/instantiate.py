@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import pkgutil
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -30,10 +31,7 @@ def instantiate(node: Mapping[str, Any], where: str, allow: Sequence[str] = (), 
     target = node.get("_target_")
     if not isinstance(target, str):
         raise UsageError(f"{where} needs a _target_, got {sorted(node)}")
-    try:
-        made = hydra.utils.get_object(target)
-    except Exception as error:
-        raise UsageError(f"{where}._target_={target} cannot be imported: {error}") from error
+    made = _located(target, where, allow)
     _check_arguments(made, node, where, extra)
     try:
         return hydra.utils.instantiate(dict(node), **extra)
@@ -43,17 +41,36 @@ def instantiate(node: Mapping[str, Any], where: str, allow: Sequence[str] = (), 
 
 
 def check_targets(node: Any, where: str, allow: Sequence[str] = ()) -> None:
-    """Raise UsageError unless every `_target_` below `node` starts with an allowed prefix."""
+    """Raise UsageError unless every `_target_` below `node` may be named and can be imported."""
     if isinstance(node, Mapping):
         target = node.get("_target_")
-        if target is not None and not str(target).startswith((*ALLOWED, *allow)):
-            allowed = ", ".join((*ALLOWED, *allow))
-            raise UsageError(f"{where}._target_={target} is not allowed; targets start with {allowed}")
+        if target is not None:
+            _located(str(target), where, allow)
         for key, value in node.items():
             check_targets(value, f"{where}.{key}", allow)
     elif isinstance(node, (list, tuple)):
         for index, value in enumerate(node):
             check_targets(value, f"{where}[{index}]", allow)
+
+
+def _located(target: str, where: str, allow: Sequence[str]) -> Any:
+    """What a target names. Of our own packages it is defined in them too, and not what some module there has imported.
+
+    Raises:
+        UsageError: its prefix is not allowed, it is not there, or it is no class or function.
+    """
+    if not target.startswith((*ALLOWED, *allow)):
+        allowed = ", ".join((*ALLOWED, *allow))
+        raise UsageError(f"{where}._target_={target} is not allowed; targets start with {allowed}")
+    try:
+        made = pkgutil.resolve_name(target)
+    except Exception as error:  # a module that is imported may raise anything
+        raise UsageError(f"{where}._target_={target} cannot be imported: {error}") from error
+    if not callable(made):
+        raise UsageError(f"{where}._target_={target} is no class or function")
+    if not target.startswith(tuple(allow)) and not str(made.__module__).startswith(ALLOWED):
+        raise UsageError(f"{where}._target_={target} is not allowed: it is {made.__module__}.{made.__qualname__}")
+    return made
 
 
 def _check_arguments(made: Any, node: Mapping[str, Any], where: str, extra: Mapping[str, Any]) -> None:

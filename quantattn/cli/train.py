@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from quantattn.cli import show, terminal
@@ -21,6 +23,7 @@ from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.preparation import check_data, check_goal, prepare
 from quantattn.cli.settings import TrainSettings
 from quantattn.data.prepared import Prepared
+from quantattn.data.protocol.splits.plan import require_fold
 from quantattn.data.value_edges import value_edges, vector_scales
 from quantattn.nn import EncoderConfig
 
@@ -52,19 +55,45 @@ def build(asked: TrainSettings) -> dict[str, Any]:
         raise UsageError(
             f"ckpt_path={asked.ckpt_path}: there is no such checkpoint; auto, a .ckpt file or a run folder is"
         )
+    check_metric(asked)
     objective = instantiate(asked.objective, "objective", allow)
     check_goal(asked, objective)
+    splits = instantiate(asked.splits, "splits", allow)
+    check_fold(asked, splits)
     try:
         backends_used(asked.model.encoder({"kind": 9}, (), asked.attention.backend), asked.trainer)
     except ValueError as error:
         raise UsageError(f"attention.{error}") from error
     return {
-        "splits": instantiate(asked.splits, "splits", allow),
+        "splits": splits,
         "objective": objective,
         "optimizer": checked_optimizer(instantiate(asked.optimizer, "optimizer", allow)),
         "callbacks": [checked_callback(node, f"callbacks.{name}", allow) for name, node in asked.callbacks.items()],
-        "loggers": [instantiate(node, f"logger.{name}", allow) for name, node in asked.logger.items()],
+        "loggers": [of_group("logger", node, f"logger.{name}", allow) for name, node in asked.logger.items()],
     }
+
+
+def check_fold(asked: TrainSettings, splits: Any) -> None:
+    """Refuse what is no plan of splits, and a fold that it does not have."""
+    if not hasattr(splits, "n_folds"):
+        raise UsageError(f"splits._target_ must name a plan of splits, got {type(splits).__name__}")
+    try:
+        require_fold(asked.data.prepare.get("fold", -1), splits.n_folds)
+    except ValueError as error:
+        raise UsageError(f"data.prepare.fold: {error}") from error
+
+
+def check_metric(asked: TrainSettings) -> None:
+    """Refuse to optimise a figure that no run has, before one is made in vain."""
+    from quantattn.learn.closing import TEST_FIGURES
+
+    known = ("valid/loss", "seconds", *(TEST_FIGURES if asked.test else ()))
+    if asked.optimized_metric is not None and asked.optimized_metric not in known:
+        where = "a run" if asked.test else "a run with test=false"
+        raise UsageError(
+            f"optimized_metric={asked.optimized_metric}: {where} has no such figure"
+            f"{nearest(asked.optimized_metric, known)}"
+        )
 
 
 def checked_callback(node: Mapping[str, Any], where: str, allow: tuple[str, ...]) -> Any:
@@ -72,7 +101,19 @@ def checked_callback(node: Mapping[str, Any], where: str, allow: tuple[str, ...]
     patience = node.get("patience", 1)
     if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
         raise UsageError(f"{where}.patience must be a whole number from 1, got {patience!r}")
-    return instantiate(node, where, allow)
+    return of_group("callbacks", node, where, allow)
+
+
+def of_group(group: str, node: Mapping[str, Any], where: str, allow: tuple[str, ...]) -> Any:
+    """What the node names; that it is of another class Lightning would find out in the middle of a run."""
+    from quantattn.learn.fit import KINDS
+
+    made = instantiate(node, where, allow)
+    if not isinstance(made, KINDS[group]):
+        raise UsageError(
+            f"{where}._target_ must name a {KINDS[group].__name__} of Lightning, got {type(made).__name__}"
+        )
+    return made
 
 
 def checked_optimizer(make: Any) -> Any:
@@ -80,9 +121,11 @@ def checked_optimizer(make: Any) -> Any:
     import torch
 
     try:
-        make([{"params": [torch.nn.Parameter(torch.zeros(1))]}])
-    except (ValueError, TypeError) as error:
+        tried = make([{"params": [torch.nn.Parameter(torch.zeros(1))]}])
+    except (ValueError, TypeError, LookupError, HydraException, OmegaConfBaseException) as error:
         raise UsageError(f"optimizer: {error}") from error
+    if not isinstance(tried, torch.optim.Optimizer):
+        raise UsageError(f"optimizer._target_ must name an optimizer of torch, got a {type(tried).__name__}")
     return make
 
 

@@ -18,7 +18,14 @@ from quantattn.evaluate.boosting import (
 )
 from quantattn.evaluate.calibration import Reliability, reliability
 from quantattn.evaluate.compare import Row, Table, closing_table, regression_table
-from quantattn.evaluate.metrics import IGNORE, classification_metrics, confusion_matrix, regression_metrics
+from quantattn.evaluate.metrics import (
+    CLASSIFICATION,
+    IGNORE,
+    REGRESSION,
+    classification_metrics,
+    confusion_matrix,
+    regression_metrics,
+)
 from quantattn.evaluate.significance import Blocks, Interval, bootstrap_interval, choose_blocks
 from quantattn.evaluate.words import Words, word_values
 
@@ -45,8 +52,10 @@ _DRAWN = {
 }
 
 __all__ = [
+    "CLASSIFICATION",
     "IGNORE",
     "NOT_INSTALLED",
+    "REGRESSION",
     "Blocks",
     "Check",
     "Figure",

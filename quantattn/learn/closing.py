@@ -12,7 +12,9 @@ from torch import Tensor
 from quantattn.data.pack import SequenceSet
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.evaluate import (
+    CLASSIFICATION,
     NOT_INSTALLED,
+    REGRESSION,
     Check,
     Figure,
     ReportData,
@@ -31,6 +33,12 @@ from quantattn.evaluate import (
 )
 
 Curves = Mapping[str, tuple[list[float], list[float]]]
+TEST_FIGURES = (
+    *(f"test/{metric.name}" for metric in (*CLASSIFICATION, *REGRESSION)),
+    "test/skill",
+    "test/gap_closed",
+)
+"""Every name that `figures_of` may give."""
 VERDICTS = {"passed": True, "failed": False, "not run": None}
 """Verdict of a check of the audit → what the report shows."""
 

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,9 @@ from quantattn.learn.module import Training
 
 PRECISIONS = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """Precision, as Lightning spells it → dtype in which attention is computed; parameters are float32 in all of them."""
+KINDS: Mapping[str, type] = {"callbacks": Callback, "logger": Logger}
+"""Group of the configuration → of what class its entries must be."""
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ class TrainerSettings:
         for name in ("checkpoint_every", "gradient_clip", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"trainer.{name} must be 0 or more, got {getattr(self, name)}")
+        for name in ("threads", "workers"):
+            # The system's limit on threads and processes is met by a crash of the whole process.
+            if (getattr(self, name) or 0) > MOST_THREADS:
+                raise ValueError(f"trainer.{name} must be at most {MOST_THREADS}, got {getattr(self, name)}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.precision == "16-mixed" and self.accelerator == "cpu":

@@ -18,6 +18,10 @@ class SplitPlan(Protocol):
     """A way to cut decisions into training, validation and test rows, once for every fold."""
 
     @property
+    def n_folds(self) -> int:
+        """How many folds it makes of any rows."""
+
+    @property
     def embargo(self) -> int:
         """Nanoseconds after the end of a test block's labels in which nothing is trained on."""
 
@@ -35,10 +39,16 @@ class SplitPlan(Protocol):
 
 def choose(folds: tuple[Split, ...], fold: int) -> Split:
     """One of the folds by its number, negative from the end; ValueError when there is none of that number."""
-    if not -len(folds) <= fold < len(folds):
-        n = len(folds)
-        raise ValueError(f"fold {fold} of {n}: folds are numbered 0 … {n - 1}, or -1 … -{n} from the end")
+    require_fold(fold, len(folds))
     return folds[fold]
+
+
+def require_fold(fold: int, n_folds: int) -> None:
+    """Refuse the number of a fold that there is not."""
+    if isinstance(fold, bool) or not isinstance(fold, int | np.integer) or not -n_folds <= fold < n_folds:
+        raise ValueError(
+            f"fold {fold} of {n_folds}: folds are numbered 0 … {n_folds - 1}, or -1 … -{n_folds} from the end"
+        )
 
 
 def require_embargo(embargo: int) -> None:
