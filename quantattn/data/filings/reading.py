@@ -16,6 +16,7 @@ from quantattn.data.filings.item_names import scheme_of
 from quantattn.data.filings.items import Items
 from quantattn.data.filings.parsed import CUT, FACTS_ALONE, OK, UNREADABLE, Parsed
 from quantattn.data.filings.pool import ParsePool
+from quantattn.data.filings.store import ParsedStore
 from quantattn.data.filings.submission import find_accession
 
 NO_FILER = "filer not stated"
@@ -89,12 +90,16 @@ class _SetAside(Exception):
         self.status = status
 
 
-def parse_filing(file: Path, options: ReadingOptions, pool: ParsePool) -> Parsed:
-    """What a file says; safe to call from several threads at once. Never raises for its content."""
+def parse_filing(file: Path, options: ReadingOptions, pool: ParsePool, store: ParsedStore | None = None) -> Parsed:
+    """What a file says, as it stands in the store or parsed now; safe to call from several threads at once.
+
+    Never raises for its content.
+    """
     if not file.is_file():
         return Parsed(status=UNREADABLE, detail="neither a file nor a folder")
     entry = options.index.find(find_accession(file.name), file.name) if options.index is not None else None
-    return pool.parse(file, options.forms, entry.form if entry else None, options.items, options.facts)
+    asked = options.forms, entry.form if entry else None, options.items, options.facts
+    return pool.parse(file, *asked) if store is None else store.parse(pool, file, *asked)
 
 
 def finish(parsed: Parsed, name: str, options: ReadingOptions) -> Reading:

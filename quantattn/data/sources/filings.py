@@ -27,6 +27,7 @@ from quantattn.data.filings.items import MISSING
 from quantattn.data.filings.parsed import CUT, INSTANCE, OK, REPORT, UNREADABLE
 from quantattn.data.filings.pool import BAD, Limits, ParsePool
 from quantattn.data.filings.reading import DUPLICATE, Reading, ReadingOptions, finish, parse_filing
+from quantattn.data.filings.store import ParsedStore
 from quantattn.data.filings.submission import pad_cik
 from quantattn.data.schema import CANONICAL_ORDER, Filings, check
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
@@ -64,6 +65,7 @@ def scan_filings(
     on_bad: Literal["quarantine", "refuse"] = "quarantine",
     limits: Limits | None = None,
     workers: int | None = None,
+    store: str | Path | None = None,
 ) -> FilingSource:
     """Read every filing under a folder.
 
@@ -88,6 +90,8 @@ def scan_filings(
         on_bad: "quarantine" sets aside what cannot be read; "refuse" raises at the first such file.
         limits: what parsing one file may cost.
         workers: processes that parse; one a core, 8 at most, by default. Nothing in the result depends on it.
+        store: a folder to keep in what was parsed, file by file, so that the next reading parses what is new or has
+            changed alone; what no file needs any more is removed from it. Nothing in the result depends on it.
 
     Returns:
         A source whose table has the columns of `Filings` and `family`, `amendment`, `company`, `ciks` (all filers),
@@ -114,8 +118,13 @@ def scan_filings(
     tables = {file: table for file in files if file.is_file() and (table := holds_many(file))}
     with ParsePool(limits, workers) as pool, ThreadPoolExecutor(pool.workers) as threads:
         single = [file for file in files if file not in tables]
-        parsed = dict(zip(single, threads.map(lambda file: parse_filing(file, options, pool), single), strict=True))
+        kept = None if store is None else ParsedStore(store)
+        parsing = threads.map(lambda file: parse_filing(file, options, pool, kept), single)
+        parsed = dict(zip(single, parsing, strict=True))
         most = int(pool.limits.file_mib * 2**20)
+    if kept is not None:
+        kept.forget_others()
+        _LOG.info("%d files parsed, %d stood in %s", kept.parsed, kept.standing, kept.folder)
     reads: list[Reading] = []
     for file, name in zip(files, names, strict=True):
         if file in tables:
