@@ -1,8 +1,8 @@
 """What children found in files, kept in a folder: a file whose bytes and whose request are the same is parsed once.
 
-A file of the folder is gzip of the JSON of a `Parsed`; its name is the hash of everything that the parse depends on: the
-filing's bytes and name, what was asked, the limits, and the source code of the parser. What a limit or a killed child
-broke off is not kept: the next run tries again.
+A file of the folder is gzip of the JSON of a `Parsed`; its name is the hash of everything that the parse depends on:
+the filing's bytes and name, what was asked, the limits, and the source code of the parser. What a limit or a killed
+child broke off is not kept: the next run tries again.
 """
 
 from __future__ import annotations
