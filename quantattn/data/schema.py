@@ -16,9 +16,10 @@ import polars as pl
 CANONICAL_ORDER: tuple[str, ...] = ("entity", "available_time", "seq")
 """The sort key of every event table; `seq`, the order of the source, breaks ties."""
 
-NEW, CANCEL, DELETE, EXECUTE, EXECUTE_HIDDEN, CROSS, HALT, MARKER, UPDATE, CLEAR = range(1, 11)
+NEW, CANCEL, DELETE, EXECUTE, EXECUTE_HIDDEN, CROSS, HALT, MARKER, UPDATE, CLEAR, FILING = range(1, 12)
 """Codes of `kind`: those of LOBSTER; MARKER, which only synthetic markets have; UPDATE, a level or a quote that now
-shows this price and size, in feeds without orders; CLEAR, a book emptied before a snapshot. 0 is kept for "missing".
+shows this price and size, in feeds without orders; CLEAR, a book emptied before a snapshot; FILING, a document that
+becomes public. 0 is kept for "missing".
 """
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
@@ -65,7 +66,7 @@ class BookMessages(Events):
     `side` is that of the resting order: +1 buy, −1 sell, 0 not known.
     """
 
-    kind = dy.UInt8(nullable=False, min=NEW, max=CLEAR)
+    kind = dy.UInt8(nullable=False, min=NEW, max=FILING)
     side = dy.Int8(nullable=False, is_in=[-1, 0, 1])
     price = dy.Int64(nullable=True)
     size = dy.Int64(nullable=False, min=0)

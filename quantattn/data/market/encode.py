@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from quantattn.data.market.filed import carrying
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
 from quantattn.data.schema import Bars, BookEvents, Events, Trades, check
 from quantattn.data.sources.source import Source
@@ -55,6 +56,7 @@ def encode_market(
     rows = decision_rows(events, decision_every, decision_kinds)
     tokenizer = Tokenizer.from_json(vocabulary_json)
     table = token_table(tokenizer.transform(events.lazy(), source.instruments), tokenizer)
+    table = carrying(table, events, source)
     return Unlabelled(
         sequences=SequenceSet(table, Decisions(rows), max_seq_len, layout, min_context),
         as_of=table.time[rows],

@@ -19,6 +19,7 @@ from quantattn.data.market.book import count_flags
 from quantattn.data.market.cut import Cut
 from quantattn.data.market.encode import collect_events, decision_rows, token_table
 from quantattn.data.market.features import FEATURES, book_features
+from quantattn.data.market.filed import carrying, fitted_filings, latest_known
 from quantattn.data.market.price_features import price_features
 from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable, least_context
@@ -113,7 +114,7 @@ def prepare_market(
     )
     inputs_of = partial(_Inputs.of, source=source, sessions=sessions, tokenizer=tokenizer)
     inputs = inputs_of(events)
-    fitted = _fitted(tokenizer, may_fit, cut)
+    fitted = (*_fitted(tokenizer, may_fit, cut), *fitted_filings(source))
     proof = _audit(events, inputs, cut, fitted, sessions, split.embargo)
     again = past_only(lambda past: inputs_of(past).columns, events, inputs.columns, cut.look_back_from)
     proof = Audit((*proof.checks, again)).require()
@@ -164,10 +165,11 @@ def check_market(
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What models and baselines see of every event."""
+    """What models and baselines see of every event; `carried` has the number of its vector, where events have some."""
 
     table: TokenTable
     features: pl.DataFrame
+    carried: pl.DataFrame
 
     @staticmethod
     def of(events: pl.DataFrame, source: Source, sessions: Sessions | None, tokenizer: Tokenizer) -> _Inputs:
@@ -177,13 +179,14 @@ class _Inputs:
             features = events.lazy().select(pl.col(f"^{FEATURE}.*$").cast(pl.Float64))
         else:
             features = price_features(events.lazy(), sessions=sessions)
-        return _Inputs(token_table(tokenizer.transform(events.lazy()), tokenizer), features.collect())
+        table = token_table(tokenizer.transform(events.lazy()), tokenizer)
+        return _Inputs(carrying(table, events, source), features.collect(), events.select("^filing$"))
 
     @property
     def columns(self) -> dict[str, pl.Series]:
         """Every column by name."""
         tokens = {name: pl.Series(name, column) for name, column in self.table.fields.items()}
-        return tokens | {name: self.features[name] for name in self.features.columns}
+        return tokens | {each.name: each for each in (*self.features.get_columns(), *self.carried.get_columns())}
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,7 @@ def _audit(
     sessions: Sessions | None,
     embargo: int,
 ) -> Audit:
-    latest = pl.Series("input_time", inputs.table.time[cut.decisions["row"].to_numpy()])
+    latest = pl.Series("input_time", latest_known(events, inputs.table)[cut.decisions["row"].to_numpy()])
     known = cut.decisions.select("entity", "label_start", "label_end", latest, as_of="available_time")
     return audit(
         known,

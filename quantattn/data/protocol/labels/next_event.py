@@ -22,6 +22,7 @@ Int64Array = npt.NDArray[np.int64]
 
 KIND_NAMES: tuple[str, ...] = (
     *("missing", "new", "cancel", "delete", "execute", "execute hidden", "cross", "halt", "marker", "update", "clear"),
+    "filing",
 )
 """Name of each code of `kind`, by code."""
 
