@@ -95,3 +95,15 @@ def test_a_value_that_never_changes_is_refused() -> None:
         prepare_market(replace(made, frame=still), label=RealisedVolatility(9, log=False), **SETTINGS)
     with pytest.raises(ValueError, match=r"none of 4002 decisions has a label: .*'no move': \d+"):
         prepare_market(replace(made, frame=still), label=RealisedVolatility(9), **SETTINGS)
+
+
+@pytest.mark.parametrize(("day", "calendar"), [("2010-12-24", "XNAS"), ("2012-06-23", "XNYS")])
+def test_events_of_a_day_without_a_session_are_refused_with_what_may_be_wrong(day: str, calendar: str) -> None:
+    """The eve of Christmas 2010, on which Nasdaq was closed, and a Saturday."""
+    made = SyntheticMarket(entities=2, events_per_entity=400, events_per_session=400, seed=5).source()
+    frame = made.frame.with_columns(pl.col("event_time", "available_time") - pl.col("event_time").min())
+    start = int(np.datetime64(f"{day}T15:00", "ns").astype(np.int64))
+    moved = replace(made, frame=frame.with_columns(pl.col("event_time", "available_time") + start))
+    with pytest.raises(ValueError, match=r"are day, clock and data\.prepare\.calendar right\? null takes"):
+        prepare_market(moved, label=MidLabel(10), calendar=calendar, **SETTINGS)
+    assert prepare_market(moved, label=MidLabel(10), **SETTINGS).audit.passed

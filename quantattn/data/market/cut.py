@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +51,7 @@ class Cut:
         able = measured.filter(pl.col("label_reason").is_null())
         dropped = _counted(measured)
         if not able.height:
-            raise ValueError(f"none of {measured.height} decisions has a label: {dict(dropped)}")
+            raise ValueError(_without_labels(measured.height, dropped))
         folds = plan.split(_intervals(able))
         chosen = choose(folds, fold)
         finished, fitted = label.finish(able, chosen.train)
@@ -112,6 +113,17 @@ def _require_variety(learned: pl.Series, label: Label) -> None:
     raise ValueError(
         f"every one of the {len(learned)} training decisions is {value}: nothing can be learned; use more data or "
         "another label"
+    )
+
+
+def _without_labels(decisions: int, dropped: Mapping[str, int]) -> str:
+    """What to say where no decision has a label, and what may be wrong when their sessions are to blame alone."""
+    said = f"none of {decisions} decisions has a label: {dict(dropped)}"
+    if set(dropped) != {"session end"}:
+        return said
+    return (
+        f"{said}; each of them is outside of a session or its horizon leads out of one: are day, clock and "
+        "data.prepare.calendar right? null takes an instrument's whole table as one session"
     )
 
 
