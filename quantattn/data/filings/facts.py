@@ -15,6 +15,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from quantattn.data.filings.shown import told_text
+from quantattn.data.filings.words import number_of_words
 
 LARGEST = 2**63 - 1
 LONGEST = 1_000
@@ -27,13 +28,6 @@ _WHOLE = re.compile(r"[+-]?\d{1,4}", re.ASCII)
 _DOT = frozenset(("", "numdotdecimal", "numcommadot", "numspacedot", "numdotdecimalin", "numdotdecimalapos"))
 _COMMA = frozenset(("numcommadecimal", "numdotcomma", "numspacecomma", "numcomma", "numcommadecimalapos"))
 _ZERO = frozenset(("zerodash", "numdash", "fixedzero"))
-_WORDS = {
-    **{"no": 0, "none": 0, "nil": 0, "zero": 0, "a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5},
-    **{"six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13},
-    **{"fourteen": 14, "fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19, "twenty": 20},
-    **{"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90},
-}
-_POWERS = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 
 @dataclass(frozen=True)
@@ -174,7 +168,10 @@ def parse_number(shown: str, form: str) -> tuple[int, int]:
     if kind in _ZERO:
         return 0, 0
     if kind == "numwordsen":
-        return _number_of_words(shown), 0
+        number = number_of_words(shown)
+        if number is None:
+            raise LeftOut("with a text that is no number")
+        return number, 0
     digits = "".join(shown.split()).replace("'", "").replace("’", "")
     if kind in _COMMA:
         digits = digits.replace(".", "").replace(",", ".")
@@ -204,24 +201,6 @@ def simplest(value: int, exponent: int) -> tuple[int, int]:
     if abs(value) > LARGEST:
         raise LeftOut("with a number of more than 18 digits")
     return value, exponent
-
-
-def _number_of_words(shown: str) -> int:
-    """ "no", "twenty-one", "two hundred and five thousand" → 0, 21, 205000."""
-    words = [word for word in re.findall(r"[a-z]+", shown.lower()) if word != "and"]
-    if not words:
-        raise LeftOut("with a text that is no number")
-    total = part = 0
-    for word in words:
-        if word in _WORDS:
-            part += _WORDS[word]
-        elif word == "hundred":
-            part = max(part, 1) * 100
-        elif word in _POWERS:
-            total, part = total + max(part, 1) * _POWERS[word], 0
-        else:
-            raise LeftOut("with a text that is no number")
-    return total + part
 
 
 def _context(node: Any) -> Context | None:

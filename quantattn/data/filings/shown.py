@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from datetime import date
 
+from quantattn.data.filings.words import number_of_words
+
 _TRUE, _FALSE = frozenset(("fixedtrue", "booleantrue")), frozenset(("fixedfalse", "booleanfalse"))
 _EMPTY = frozenset(("fixedempty", "nocontent"))
 _BOXES = {"☐": "false", "☒": "true", "☑": "true", "o": "false", "x": "true", "\uf0a8": "false", "\uf0fe": "true"}
@@ -35,6 +37,11 @@ _CODES = {
     name.lower(): code
     for name, _, code in (each.rpartition(" ") for line in _STATES.split("\n") for each in line.split("|"))
 }
+_SPANS = {"duryear": "Y", "durmonth": "M", "durweek": "W", "durday": "D"}
+_AMOUNT = re.compile(r"(\d{1,6})?(?:\.(\d{1,9}))?(?<=\d)", re.ASCII)
+_WHOLE = re.compile(r"\d{1,6}", re.ASCII)
+_UNIT = re.compile(r"\b(year|month|week|day)s?\b")
+_CATEGORIES = {each.lower(): each for each in ("Large Accelerated Filer", "Accelerated Filer", "Non-accelerated Filer")}
 _EXCHANGES = (
     (re.compile(r"nyse american\b|nyse mkt\b", re.IGNORECASE), "NYSEAMER"),
     (re.compile(r"nyse arca\b", re.IGNORECASE), "NYSEArca"),
@@ -64,9 +71,45 @@ def told_text(shown: str, form: str) -> str:
         return _date(shown, _DATES[kind]) or shown
     if kind == "stateprovnameen":
         return _CODES.get(shown.lower(), shown)
+    if kind in _SPANS:
+        return _span(shown, _SPANS[kind]) or shown
+    if kind == "durwordsen":
+        return _span_of_words(shown) or shown
+    if kind == "entityfilercategoryen":
+        return _CATEGORIES.get(shown.lower(), shown)
     if kind == "exchnameen":
         return next((code for pattern, code in _EXCHANGES if pattern.match(shown)), shown)
     return shown
+
+
+def _span(shown: str, unit: str) -> str | None:
+    """ "24" → P24M, "2.7" years → P2Y8M12D, a year being 12 months of 30 days here, as it is for EDGAR.
+
+    None for what is no number, and for a part of a year that is no whole number of such days.
+    """
+    match = _AMOUNT.fullmatch(shown)
+    if match is None or (match[2] and unit != "Y"):
+        return None
+    days, rest = divmod(360 * int(match[2] or 0), 10 ** len(match[2] or ""))
+    if rest:
+        return None
+    parts = ((int(match[1] or 0), unit), (days // 30, "M"), (days % 30, "D"))
+    return "P" + "".join(f"{number}{name}" for number, name in parts if number) if days else f"P{parts[0][0]}{unit}"
+
+
+def _span_of_words(shown: str) -> str | None:
+    """ "three-year", "30 days", "five years and six months" → P3Y, P30D, P5Y6M; None for what is none."""
+    told, at, text = dict[str, int](), 0, shown.lower()
+    for match in _UNIT.finditer(text):
+        amount = text[at : match.start()].strip(" ,-").removeprefix("and ").strip()
+        number = int(amount) if _WHOLE.fullmatch(amount) else number_of_words(amount)
+        unit = match[1][0].upper()
+        if number is None or unit in told:
+            return None
+        told[unit], at = number, match.end()
+    if not told or text[at:].strip(" .") or list(told) != [unit for unit in "YMWD" if unit in told]:
+        return None
+    return "P" + "".join(f"{number}{unit}" for unit, number in told.items())
 
 
 def _date(shown: str, order: str) -> str | None:

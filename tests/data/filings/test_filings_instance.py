@@ -311,7 +311,19 @@ def untold(facts: list[Fact]) -> set[Fact]:
         ("The Nasdaq Stock Market LLC", "ixt-sec:exchnameen", "NASDAQ"),
         ("New York Stock Exchange", "ixt-sec:exchnameen", "NYSE"),
         ("NYSE American", "ixt-sec:exchnameen", "NYSEAMER"),
-        ("five years", "ixt-sec:durwordsen", "five years"),
+        ("five years", "ixt-sec:durwordsen", "P5Y"),
+        ("three-year", "ixt-sec:durwordsen", "P3Y"),
+        ("5 years and six months", "ixt-sec:durwordsen", "P5Y6M"),
+        ("30 days", "ixt-sec:durwordsen", "P30D"),
+        ("a while", "ixt-sec:durwordsen", "a while"),
+        ("six months and a year", "ixt-sec:durwordsen", "six months and a year"),  # not in their order
+        ("24", "ixt-sec:durmonth", "P24M"),
+        ("2.7", "ixt-sec:duryear", "P2Y8M12D"),  # 0.7 of 360 days
+        ("0.5", "ixt-sec:duryear", "P6M"),
+        ("0", "ixt-sec:duryear", "P0Y"),
+        ("1.33", "ixt-sec:duryear", "1.33"),
+        ("1.5", "ixt-sec:durmonth", "1.5"),
+        ("Non-accelerated filer", "ixt-sec:entityfilercategoryen", "Non-accelerated Filer"),
         ("Nevada", "", "Nevada"),
     ],
 )
@@ -319,7 +331,9 @@ def test_a_text_is_what_its_format_says(shown: str, form: str, value: str) -> No
     assert told_text(shown, form) == value
 
 
-@given(st.text(max_size=30), st.sampled_from(["datemonthdayyear", "datemonthday", "exchnameen", "stateprovnameen"]))
+@given(
+    st.text(max_size=30), st.sampled_from(["datemonthdayyear", "datemonthday", "exchnameen", "durwordsen", "duryear"])
+)
 def test_a_text_that_does_not_fit_its_format_stays(shown: str, form: str) -> None:
     told = told_text(shown, form)
-    assert told == shown or re.fullmatch(r"\d{4}-\d\d-\d\d|--\d\d-\d\d|[A-Za-z]{2,8}", told)
+    assert told == shown or re.fullmatch(r"\d{4}-\d\d-\d\d|--\d\d-\d\d|[A-Za-z]{2,8}|P(\\d+[YMWD])+", told)
