@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -113,3 +118,14 @@ def test_the_operators_keep_the_rules_of_operators(device):
 def test_shapes_that_do_not_fit_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         rotate_heads(*change(*draw(7, 2, 1, 8, torch.float32, "cpu")))
+
+
+def test_the_kernel_assembles_without_a_spill_and_moves_128_bits_at_a_time():
+    # A child, because in this process the kernel may belong to the interpreter.
+    script = Path(__file__).parent / "kernels" / "compiling_rotation.py"
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    table = json.loads(done.stdout)
+    assert {row["capability"] for row in table} == {80, 90, 100}
+    assert not [row for row in table if row["spills"] or not row["wide"]]

@@ -81,11 +81,9 @@ def test_turns_have_no_gap_and_wait_only_for_who_has_started(
     s = SimpleNamespace(packed=packed, block=block)
     turns: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
     visited: set[tuple[int, int, int, int]] = set()
+    launch = walk.Launch(cu_q, cu_k, len(lengths), n_q, n_k, heads_k, group, tiles_k, strips, min(together, strips))
     for number in range(tiles_k * strips):
-        place, kv_head, path = walk.find_work(
-            number, cu_q, cu_k, len(lengths), n_q, n_k, heads_k, group, tiles_k, strips, min(together, strips),
-            left, right, s,
-        )  # fmt: skip
+        place, kv_head, path = walk.find_work(number, launch, left, right, s)
         at, member = path.offset, 0
         for _ in range(path.steps):
             head = path.head + member
@@ -109,11 +107,10 @@ def test_turns_have_no_gap_and_wait_only_for_who_has_started(
 @pytest.mark.parametrize("right", [0, 200])
 def test_programs_of_a_causal_head_that_begin_at_once_are_a_step_apart_and_stay_so(walk, group, right):
     n, block, keys = 1500, 64, -(-1500 // KEYS)
+    launch = walk.Launch(None, None, 1, n, n, 1, group, keys, 1, 1)
     passed: dict[tuple[int, int], int] = {}
     for number in range(keys):
-        place, _, path = walk.find_work(
-            number, None, None, 1, n, n, 1, group, keys, 1, 1, None, right, SimpleNamespace(packed=False, block=block)
-        )
+        place, _, path = walk.find_work(number, launch, None, right, SimpleNamespace(packed=False, block=block))
         at, member, clock = path.offset, 0, 0
         for _ in range(path.steps):
             clock = max(clock, passed.get((member, at + path.low), 0)) + 1

@@ -48,3 +48,9 @@ def pin(x):
         "{ .reg .pred p; setp.lt.f32 p, $1, 0f00000000; @p bar.arrive 15, 128; mov.u32 $0, 0; }", "=r,f", [x],
         dtype=gl.int32, is_pure=False, pack=1,
     )  # fmt: skip
+
+
+@gluon.jit
+def hidden_zero(x):
+    """0 of an int32 x ≥ 0, which no compiler knows: addresses made with it are made anew and not kept in registers."""
+    return gl.inline_asm_elementwise("shr.s32 $0, $1, 31;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)

@@ -1,9 +1,9 @@
 """Backward kernels for sm_90: one pass over the tiles, five products each, with an ordered sum of dq.
 
-A program owns 128 keys of one head and walks over the blocks of queries that see them. Two warpgroups of 64 keys each
-multiply; scores stand transposed, [keys, queries], so that dv takes its weights from registers. A *loader* warp fills a
-ring of q and do by TMA, and a *writer* warp adds tiles of dq, which comes from both warpgroups, to float32 sums in
-global memory.
+A program takes one tile of 128 keys of a head after the other and walks over the blocks of queries that see them. Two
+warpgroups of 64 keys each multiply; scores stand transposed, [keys, queries], so that dv takes its weights from
+registers. A *planner* warp draws the next tile and notes where it lies, a *loader* warp fills a ring of q and do by
+TMA, and *writer* warps add tiles of dq, which comes from both warpgroups, to float32 sums in global memory.
 
 The order of the sums is that of `walk.py`.
 
@@ -30,14 +30,27 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from quantattn.attention.kernels.hopper.arithmetic import announce, exp2, meet, to_16_bits
+from quantattn.attention.kernels.hopper.arithmetic import announce, exp2, hidden_zero, meet, to_16_bits
 from quantattn.attention.kernels.hopper.compat import reshaped, tma_add, tma_finish, tma_load, tma_store
+from quantattn.attention.kernels.hopper.cutting import HALF, clear_keys, clear_rows, hide, is_cut
+from quantattn.attention.kernels.hopper.notes import read_field, write_field
 from quantattn.attention.kernels.hopper.tiles import load_rows, make_barriers, store_rows
-from quantattn.attention.kernels.hopper.walk import KEYS, advance, find_work, pass_turn, turn_of, wait_for_turn
+from quantattn.attention.kernels.hopper.walk import (
+    FIELDS,
+    KEYS,
+    Launch,
+    advance,
+    find_work,
+    pass_turn,
+    read_first,
+    read_place,
+    read_steps,
+    read_walk,
+    turn_of,
+    wait_for_turn,
+    write_note,
+)
 from quantattn.attention.kernels.primitives import LOG2E
-
-HALF = gl.constexpr(64)
-"""Keys of a warpgroup, and queries of a tile of scores."""
 
 _NUMBERS = [[0, 1], [8, 0]]  # four neighbours of a thread: two columns of two rows
 _LANES = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
@@ -80,7 +93,8 @@ class Sizes(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Shared memory: k and v by halves, rings of q, do and the numbers of their rows, dS of two steps, dq."""
+    """Shared memory: k and v by halves, rings of q, do, the numbers of their rows and how far right of them the first
+    key is, dS of two steps, dq."""
 
     k: Any
     v: Any
@@ -88,6 +102,7 @@ class Buffers(NamedTuple):
     do: Any
     lse: Any
     delta: Any
+    beside: Any
     ds: Any
     dq: Any
 
@@ -97,157 +112,113 @@ class Signals(NamedTuple):
     be inspected first arrive at the second half."""
 
     kv_full: Any
+    kv_empty: Any
     q_full: Any
     q_empty: Any
     do_full: Any
     do_empty: Any
     dq_full: Any
     dq_empty: Any
+    asked: Any
+    note_full: Any
+    note_empty: Any
 
 
 @gluon.jit
-def is_cut(beside, inside, left, right, ROWS: gl.constexpr):
-    """Whether some of 64 queries does not see some of ROWS keys; see `hide`."""
-    cut = inside < ROWS
-    if right is not None:
-        cut = cut | (beside + (ROWS - 1) > right)
-    if left is not None:
-        cut = cut | (beside - (HALF - 1) < -left)
-    return cut
+def planner(tickets_ptr, notes, signals, of, left, right, s: gl.constexpr):
+    """One warp: draws a tile when the loader has started its last loads, and notes it beside the one at work."""
+    total = of.tiles_k * of.strips
+    turn = 0
+    number = 0
+    while number < total:
+        mbarrier.wait(signals.asked, (turn & 1) ^ 1)
+        number = gl.atomic_add(tickets_ptr, 1, sem="relaxed")
+        place, kv_head, walk = find_work(gl.minimum(number, total - 1), of, left, right, s)
+        if s.packed:
+            while (place.first >= place.n_k) & (number < total):
+                number = gl.atomic_add(tickets_ptr, 1, sem="relaxed")
+                place, kv_head, walk = find_work(gl.minimum(number, total - 1), of, left, right, s)
+        n_k = gl.where(number < total, place.n_k, 0)
+        mbarrier.wait(signals.note_empty.index(turn & 1), ((turn >> 1) & 1) ^ 1)
+        write_note(notes, (turn & 1) * FIELDS, place, n_k, kv_head, walk)
+        mbarrier.arrive(signals.note_full.index(turn & 1), count=1)
+        turn += 1
 
 
 @gluon.jit
-def hide(x, beside, inside, left, right, LAYOUT: gl.constexpr):
-    """X [64 keys, 64 queries] with 0 where the query does not see the key.
-
-    Args:
-        x: the tile.
-        beside: how far right of the first query's own place the first key is.
-        inside: keys of the sequence from the first on.
-        left: bound of the mask.
-        right: bound of the mask.
-        LAYOUT: of x.
-    """
-    row = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))
-    column = gl.arange(0, HALF, layout=gl.SliceLayout(0, LAYOUT))
-    # A thread holds columns 8 i + 2 · lane + {0, 1}: compared like this, one side is an immediate and one is kept.
-    lane = (column & 6)[None, :]
-    rest = (column & 57)[None, :]
-    seen = (row < inside)[:, None]
-    if right is not None:
-        seen = rest >= gl.where(row < inside, row + (beside - right), HALF)[:, None] - lane
-    if left is not None:
-        seen = seen & (rest <= (row + (beside + left))[:, None] - lane)
-    return gl.where(seen, x, 0.0)
-
-
-@gluon.jit
-def clear_rows(buffers, stage, s: gl.constexpr):
-    """One warp: rows of q and do whose lse is NaN become 0.
-
-    It reads a buffer as lines of 128 bytes, whose order within a line does not matter here: line i holds 64 columns of
-    row i mod 64.
-    """
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
-    LINES: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    CHUNKS: gl.constexpr = s.d // 4
-    lse = buffers.lse.index(stage)
-    x = lse.load(gl.BlockedLayout([2], [32], [1], [0]))
-    if gl.max((x != x).to(gl.int32), 0) > 0:
-        numbers = reshaped(lse, [HALF // 4, 4], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-        q = reshaped(buffers.q.index(stage), [CHUNKS, 4, HALF], LINES)
-        do = reshaped(buffers.do.index(stage), [CHUNKS, 4, HALF], LINES)
-        for i in range(CHUNKS):
-            number = numbers.index(i % (HALF // 4)).load(gl.SliceLayout(1, LAYOUT))
-            keep = (number == number)[:, None]
-            y = q.index(i).load(LAYOUT)
-            q.index(i).store(gl.where(keep, y, gl.zeros_like(y)))
-            y = do.index(i).load(LAYOUT)
-            do.index(i).store(gl.where(keep, y, gl.zeros_like(y)))
-
-
-@gluon.jit
-def clear_keys(k, v, group: gl.constexpr, s: gl.constexpr):
-    """A warpgroup: entries of its keys that are not finite become 0, and the values of such keys NaN."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    LINES: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    CHUNKS: gl.constexpr = s.d // 16
-    INFINITE: gl.constexpr = 0x7F80 if k.dtype == gl.bfloat16 else 0x7C00
-    keys = reshaped(k, [CHUNKS, 16, HALF], LINES)
-    worst = gl.zeros([16, HALF], gl.int16, layout=LAYOUT)
-    for i in gl.static_range(CHUNKS):
-        worst = gl.maximum(worst, keys.index(i).load(LAYOUT).to(gl.int16, bitcast=True) & 0x7FFF)
-    if gl.max(gl.max(worst.to(gl.int32), 1), 0) >= INFINITE:
-        values = reshaped(v, [CHUNKS, 16, HALF], LINES)
-        for chunk in range(CHUNKS):
-            x = keys.index(chunk).load(LAYOUT)
-            bad = (x.to(gl.int16, bitcast=True) & 0x7FFF).to(gl.int32) >= INFINITE
-            keys.index(chunk).store(gl.where(bad, gl.zeros_like(x), x))
-            # The other line of a row may be finite: one NaN is enough for its product.
-            odd = gl.max(bad.to(gl.int32), 1) > 0
-            y = values.index(chunk).load(LAYOUT)
-            values.index(chunk).store(gl.where(odd[:, None], float("nan"), y.to(gl.float32)).to(y.dtype))
-        fence_async_shared()
-        meet(10 + group, 128)
+def wait_for_note(notes, signals, turn, WARPS: gl.constexpr):
+    """Where the note of the next tile is, and how many keys its sequence has; none mean that no tile is left."""
+    mbarrier.wait(signals.note_full.index(turn & 1), (turn >> 1) & 1)
+    return (turn & 1) * FIELDS, read_field(notes, (turn & 1) * FIELDS, WARPS)
 
 
 @gluon.jit
 def loader(
-    q_src, k_src, v_src, do_src, lse_src, delta_src, buffers, signals, place, kv_head, walk, tiles_q, left, right,
-    s: gl.constexpr,
+    q_src, k_src, v_src, do_src, lse_src, delta_src, buffers, notes, signals, tiles_q, left, right, s: gl.constexpr
 ):  # fmt: skip
-    """One warp: k and v once, then q, do and the numbers of their rows, 64 rows a stage."""
-    p = place
+    """One warp: k and v of a tile of keys, then q, do and the numbers of their rows, 64 rows a stage."""
     PARTS: gl.constexpr = s.parts
     STAGES: gl.constexpr = s.stages
     TILE: gl.constexpr = 64 * s.d * 2
-    if walk.steps > 0:
+    tile = 0
+    used = 0  # bit i: parity of the inspections of stage i
+    turn = 0
+    note, n_k = wait_for_note(notes, signals, turn, 1)
+    while n_k > 0:
+        p, kv_head = read_place(notes, note, 1)
+        walk = read_walk(notes, note, 1)
+        mbarrier.wait(signals.kv_empty, (turn & 1) ^ 1)
         mbarrier.expect(signals.kv_full, 4 * TILE)
         for half in gl.static_range(2):
             row = p.first + half * HALF
             load_rows(k_src, p, p.k_start, p.n_k, row, kv_head, signals.kv_full, buffers.k.index(half), s.packed)
             load_rows(v_src, p, p.k_start, p.n_k, row, kv_head, signals.kv_full, buffers.v.index(half), s.packed)
-    at = walk.offset
-    member = 0
-    used = 0  # bit i: parity of the inspections of stage i
-    for step in range(walk.steps):
-        for part in gl.static_range(PARTS):
-            tile = step * PARTS + part
-            stage = tile % STAGES
-            parity = (tile // STAGES) & 1
-            row = ((walk.low + at) * PARTS + part) * HALF
-            head = walk.head + member
-            number = (head * tiles_q + walk.slot) * s.block + row
-            to = stage
-            cut = False
-            if left is not None or right is not None:
-                cut = is_cut(p.first - row - (p.n_k - p.n_q), KEYS, left, right, KEYS)
-                to = stage + cut * STAGES
-            mbarrier.wait(signals.q_empty.index(stage), parity ^ 1)
-            mbarrier.expect(signals.q_full.index(to), TILE + HALF * 4)
-            load_rows(q_src, p, p.q_start, p.n_q, row, head, signals.q_full.index(to), buffers.q.index(stage), s.packed)
-            tma_load(lse_src, [number], signals.q_full.index(to), buffers.lse.index(stage))
-            mbarrier.wait(signals.do_empty.index(stage), parity ^ 1)
-            mbarrier.expect(signals.do_full.index(to), TILE + HALF * 4)
-            load_rows(
-                do_src, p, p.q_start, p.n_q, row, head, signals.do_full.index(to), buffers.do.index(stage), s.packed
-            )
-            tma_load(delta_src, [number], signals.do_full.index(to), buffers.delta.index(stage))
-            if left is not None or right is not None:
-                if cut:
-                    mbarrier.wait(signals.q_full.index(to), (used >> stage) & 1)
-                    mbarrier.wait(signals.do_full.index(to), (used >> stage) & 1)
-                    used = used ^ (1 << stage)
-                    clear_rows(buffers, stage, s)
-                    fence_async_shared()
-                    mbarrier.arrive(signals.q_full.index(stage), count=1)
-                    mbarrier.arrive(signals.do_full.index(stage), count=1)
-        at, member = advance(at, member, walk, left, right)
+        at = walk.offset
+        member = 0
+        for _i in range(walk.steps):
+            for part in gl.static_range(PARTS):
+                stage = tile % STAGES
+                parity = (tile // STAGES) & 1
+                row = ((walk.low + at) * PARTS + part) * HALF
+                head = walk.head + member
+                first = (head * tiles_q + walk.slot) * s.block + row
+                beside = p.first - row - (p.n_k - p.n_q)
+                to = stage
+                cut = False
+                if left is not None or right is not None:
+                    cut = is_cut(beside, KEYS, left, right, KEYS)
+                    to = stage + cut * STAGES
+                q_full = signals.q_full.index(to)
+                do_full = signals.do_full.index(to)
+                mbarrier.wait(signals.q_empty.index(stage), parity ^ 1)
+                write_field(buffers.beside, stage, beside)
+                mbarrier.expect(q_full, TILE + HALF * 4)
+                load_rows(q_src, p, p.q_start, p.n_q, row, head, q_full, buffers.q.index(stage), s.packed)
+                tma_load(lse_src, [first], q_full, buffers.lse.index(stage))
+                mbarrier.wait(signals.do_empty.index(stage), parity ^ 1)
+                mbarrier.expect(do_full, TILE + HALF * 4)
+                load_rows(do_src, p, p.q_start, p.n_q, row, head, do_full, buffers.do.index(stage), s.packed)
+                tma_load(delta_src, [first], do_full, buffers.delta.index(stage))
+                if left is not None or right is not None:
+                    if cut:
+                        mbarrier.wait(q_full, (used >> stage) & 1)
+                        mbarrier.wait(do_full, (used >> stage) & 1)
+                        used = used ^ (1 << stage)
+                        clear_rows(buffers, stage, s)
+                        fence_async_shared()
+                        mbarrier.arrive(signals.q_full.index(stage), count=1)
+                        mbarrier.arrive(signals.do_full.index(stage), count=1)
+                tile += 1
+            at, member = advance(at, member, walk, left, right)
+        mbarrier.arrive(signals.asked, count=1)
+        mbarrier.arrive(signals.note_empty.index(turn & 1), count=1)
+        turn += 1
+        note, n_k = wait_for_note(notes, signals, turn, 1)
 
 
 @gluon.jit
 def writer(
-    sums_dst, counters_ptr, buffers, signals, place, walk, tiles_q, slots, left, right,
+    sums_dst, counters_ptr, buffers, notes, signals, tiles_q, slots, left, right,
     stage: gl.constexpr, s: gl.constexpr,
 ):  # fmt: skip
     """One warp a stage of dq: its tiles to the sums of their block, each in its turn.
@@ -257,45 +228,61 @@ def writer(
     """
     STAGES: gl.constexpr = WRITERS
     LINES: gl.constexpr = buffers.dq.shape[1]
-    at = walk.offset
-    member = 0
-    for _ in gl.static_range(stage):
-        at, member = advance(at, member, walk, left, right)
     full = signals.dq_full.index(stage)
-    for step in range(stage, walk.steps, STAGES):
-        slot = (walk.head + member) * tiles_q + walk.slot + walk.low + at
-        turn = 1
-        if s.ordered:
-            if left is None and right is None:
-                slot = gl.where(at < walk.offset, slot + slots, slot)
-            turn = turn_of(at, place, walk, left, right, s)
-            wait_for_turn(counters_ptr + slot, turn)
-        mbarrier.wait(full, (step // STAGES) & 1)
-        for half in gl.static_range(2):
-            corner = [(slot * 2 + half) * LINES, 0]
-            if turn == 0:
-                tma_store(sums_dst, corner, buffers.dq.index(stage * 2 + half))
-            else:
-                tma_add(sums_dst, corner, buffers.dq.index(stage * 2 + half))
-        tma.store_wait(0)
-        mbarrier.arrive(signals.dq_empty.index(stage), count=1)
-        if s.ordered:
-            tma_finish()
-            pass_turn(counters_ptr + slot)
-        for _ in gl.static_range(STAGES):
+    begun = 0  # steps of the tiles before
+    turn = 0
+    note, n_k = wait_for_note(notes, signals, turn, 1)
+    while n_k > 0:
+        place, _ = read_place(notes, note, 1)
+        walk = read_walk(notes, note, 1)
+        at = walk.offset
+        member = 0
+        ahead = (stage - begun) & (STAGES - 1)
+        for _i in range(ahead):
             at, member = advance(at, member, walk, left, right)
+        for step in range(begun + ahead, begun + walk.steps, STAGES):
+            slot = (walk.head + member) * tiles_q + walk.slot + walk.low + at
+            position = 1
+            if s.ordered:
+                if left is None and right is None:
+                    slot = gl.where(at < walk.offset, slot + slots, slot)
+                position = turn_of(at, place, walk, left, right, s)
+                wait_for_turn(counters_ptr + slot, position)
+            mbarrier.wait(full, (step // STAGES) & 1)
+            for half in gl.static_range(2):
+                corner = [(slot * 2 + half) * LINES, 0]
+                if position == 0:
+                    tma_store(sums_dst, corner, buffers.dq.index(stage * 2 + half))
+                else:
+                    tma_add(sums_dst, corner, buffers.dq.index(stage * 2 + half))
+            tma.store_wait(0)
+            mbarrier.arrive(signals.dq_empty.index(stage), count=1)
+            if s.ordered:
+                tma_finish()
+                pass_turn(counters_ptr + slot)
+            for _j in gl.static_range(STAGES):
+                at, member = advance(at, member, walk, left, right)
+        begun += walk.steps
+        mbarrier.arrive(signals.note_empty.index(turn & 1), count=1)
+        turn += 1
+        note, n_k = wait_for_note(notes, signals, turn, 1)
 
 
 @gluon.jit
 def visit(
-    dk, dv, k, v, buffers, signals, step, beside, inside, left, right, unit, group: gl.constexpr, s: gl.constexpr
-):
+    dk, dv, k, v, buffers, signals, step, inside, left, right, unit,
+    group: gl.constexpr, s: gl.constexpr,
+):  # fmt: skip
     """A step of a warpgroup: its 64 keys with s.block queries, and its tile of dq of those and all 128 keys."""
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, s.d, 16])
     OPERAND: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
     PARTS: gl.constexpr = s.parts
     STAGES: gl.constexpr = s.stages
+    zero = hidden_zero(step)
+    if not s.hold:
+        k = buffers.k.index(group + zero)
+        v = buffers.v.index(group + zero)
     ONE: gl.constexpr = group * 2 * (s.parts - 1)
     COLUMN: gl.constexpr = group * 64 * (2 - s.parts)
     zeros = gl.zeros([HALF, HALF], gl.float32, layout=S)
@@ -316,9 +303,12 @@ def visit(
         lse = buffers.lse.index(stage).load(gl.SliceLayout(0, S))
         x = warpgroup_mma_wait(1, deps=[x])
         p = exp2(x * unit - lse[None, :])
-        cut = is_cut(beside - part * HALF, inside, left, right, HALF)
+        beside = 0
+        if left is not None or right is not None:
+            beside = read_field(buffers.beside, stage, 4) + group * HALF
+        cut = is_cut(beside, inside, left, right, HALF)
         if cut:
-            p = hide(p, beside - part * HALF, inside, left, right, S)
+            p = hide(p, beside, inside, left, right, S)
         weights = gl.convert_layout(to_16_bits(p, q.dtype), OPERAND)
         dp, weights = warpgroup_mma_wait(0, deps=[dp, weights])
         dv = warpgroup_mma(weights, do, dv, is_async=True)
@@ -326,7 +316,7 @@ def visit(
         ds = p * (dp - delta[None, :])
         if left is not None or right is not None:
             if cut:
-                ds = hide(ds, beside - part * HALF, inside, left, right, S)
+                ds = hide(ds, beside, inside, left, right, S)
         ds = to_16_bits(ds, q.dtype)
         own = buffers.ds.index(pair + part * 2 + group)
         own.store(ds)
@@ -342,9 +332,9 @@ def visit(
             early = buffers.ds.index(pair + ONE).permute((1, 0))
             late = buffers.ds.index(pair + ONE + 1).permute((1, 0))
             dq = warpgroup_mma(
-                early, buffers.k.index(0).slice(COLUMN, HALF, dim=1), zeros, use_acc=False, is_async=True
+                early, buffers.k.index(zero).slice(COLUMN, HALF, dim=1), zeros, use_acc=False, is_async=True
             )
-            dq = warpgroup_mma(late, buffers.k.index(1).slice(COLUMN, HALF, dim=1), dq, is_async=True)
+            dq = warpgroup_mma(late, buffers.k.index(1 + zero).slice(COLUMN, HALF, dim=1), dq, is_async=True)
         elif s.defer or group == 1:
             fence_async_shared()
             if s.defer:
@@ -352,7 +342,7 @@ def visit(
             if group == 1:  # the other's rows of dq need this tile, and its own do not
                 announce(12, 256)
         if s.defer:
-            dk = warpgroup_mma(own, q, dk, use_acc=tile > 0, is_async=True)
+            dk = warpgroup_mma(own, q, dk, is_async=True)
         else:
             dk = warpgroup_mma(gl.convert_layout(ds, OPERAND), q, dk, is_async=True)
         if part == PARTS - 1:
@@ -374,18 +364,21 @@ def visit(
 
 @gluon.jit
 def gatherer(
-    dk_dst, dv_dst, buffers, signals, place, kv_head, walk, scale, left, right, group: gl.constexpr, s: gl.constexpr
-):
-    """One warpgroup: dk and dv of 64 keys."""
+    dk_dst, dv_dst, buffers, notes, signals, scale, left, right, group: gl.constexpr, s: gl.constexpr
+):  # fmt: skip
+    """One warpgroup: dk and dv of 64 keys of tile after tile."""
     D: gl.constexpr = s.d
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, s.d, 16])
-    first = place.first + group * HALF
-    inside = place.n_k - first
-    dk = gl.zeros([HALF, D], gl.float32, layout=SUM)
-    dv = gl.zeros([HALF, D], gl.float32, layout=SUM)
-    if walk.steps > 0:
-        mbarrier.wait(signals.kv_full, 0)
+    begun = 0  # steps of the tiles before
+    turn = 0
+    note, n_k = wait_for_note(notes, signals, turn, 4)
+    while n_k > 0:
+        inside = n_k - read_first(notes, note, 4) - group * HALF
+        steps = read_steps(notes, note, 4)
+        dk = gl.zeros([HALF, D], gl.float32, layout=SUM)
+        dv = gl.zeros([HALF, D], gl.float32, layout=SUM)
+        mbarrier.wait(signals.kv_full, turn & 1)
         k = buffers.k.index(group)
         v = buffers.v.index(group)
         if left is not None or right is not None:
@@ -393,20 +386,19 @@ def gatherer(
         if s.hold:
             k = k.load(gl.DotOperandLayout(0, S, 2))
             v = v.load(gl.DotOperandLayout(0, S, 2))
-        if s.defer:  # its first product does not read it
-            dk = warpgroup_mma_init(dk)
-        base = first - (place.n_k - place.n_q)
-        at = walk.offset
-        member = 0
-        for step in range(walk.steps):
-            beside = base - (walk.low + at) * s.block
-            dk, dv = visit(dk, dv, k, v, buffers, signals, step, beside, inside, left, right, scale * LOG2E, group, s)
-            at, member = advance(at, member, walk, left, right)
         if s.defer:
+            dk = warpgroup_mma_init(dk)
+        for step in range(begun, begun + steps):
+            dk, dv = visit(dk, dv, k, v, buffers, signals, step, inside, left, right, scale * LOG2E, group, s)
+        begun += steps
+        if s.defer:  # that q is read is said in the next step, be it one of the next tile
             dk = warpgroup_mma_wait(0, deps=[dk])
-        store_gradients(dk * scale, dv, dk_dst, dv_dst, buffers, place, kv_head, first, group, s)
-    else:
-        store_gradients(dk, dv, dk_dst, dv_dst, buffers, place, kv_head, first, group, s)
+        place, kv_head = read_place(notes, note, 4)  # not before: the loop needs the registers
+        store_gradients(dk * scale, dv, dk_dst, dv_dst, buffers, place, kv_head, place.first + group * HALF, group, s)
+        mbarrier.arrive(signals.kv_empty, count=1)
+        mbarrier.arrive(signals.note_empty.index(turn & 1), count=1)
+        turn += 1
+        note, n_k = wait_for_note(notes, signals, turn, 4)
 
 
 @gluon.jit
@@ -437,7 +429,8 @@ def _attention_bwd(
     cu_q_ptr, cu_k_ptr, scale, n_sequences, n_q, n_k, heads_k, group, tiles_k, tiles_q, strips, together, slots,
     left, right, SIZES: gl.constexpr, REGISTERS: gl.constexpr, SPARE: gl.constexpr,
 ):  # fmt: skip
-    """One program 128 keys of a key/value head: dk and dv of them, and what they add to dq."""
+    """Persistent: each program takes 128 keys of a head, dk and dv of them and what they add to dq, until none
+    is left."""
     s: gl.constexpr = SIZES
     D: gl.constexpr = s.d
     STAGES: gl.constexpr = s.stages
@@ -447,6 +440,7 @@ def _attention_bwd(
     LINES: gl.constexpr = HALF * HALF // LINE
     dtype: gl.constexpr = q_src.dtype
     ROWS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    ONE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     buffers = Buffers(
         gl.allocate_shared_memory(dtype, [2, HALF, D], ROWS),
         gl.allocate_shared_memory(dtype, [2, HALF, D], ROWS),
@@ -454,29 +448,27 @@ def _attention_bwd(
         gl.allocate_shared_memory(dtype, [STAGES, HALF, D], ROWS),
         gl.allocate_shared_memory(gl.float32, [STAGES, HALF], lse_src.layout),
         gl.allocate_shared_memory(gl.float32, [STAGES, HALF], delta_src.layout),
+        gl.allocate_shared_memory(gl.int32, [STAGES, 1], ONE),
         gl.allocate_shared_memory(dtype, [DS, HALF, HALF], ROWS),
         gl.allocate_shared_memory(gl.float32, [TILES, LINES, LINE], sums_dst.layout),
     )
+    notes = gl.allocate_shared_memory(gl.int32, [2 * FIELDS, 1], ONE)
+    READERS: gl.constexpr = 3 + WRITERS
     signals = Signals(
-        make_barriers(1, 1).index(0), make_barriers(TWICE, 1), make_barriers(STAGES, 2), make_barriers(TWICE, 1),
-        make_barriers(STAGES, 2), make_barriers(WRITERS, 2), make_barriers(WRITERS, 1),
+        make_barriers(1, 1).index(0), make_barriers(1, 2).index(0), make_barriers(TWICE, 1), make_barriers(STAGES, 2),
+        make_barriers(TWICE, 1), make_barriers(STAGES, 2), make_barriers(WRITERS, 2), make_barriers(WRITERS, 1),
+        make_barriers(1, 1).index(0), make_barriers(2, 1), make_barriers(2, READERS),
     )  # fmt: skip
-    number = gl.program_id(0)
-    if s.ordered:
-        number = gl.atomic_add(tickets_ptr, 1, sem="relaxed")
-    place, kv_head, walk = find_work(
-        number, cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads_k, group, tiles_k, strips, together, left, right, s
-    )
+    of = Launch(cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads_k, group, tiles_k, strips, together)
     gl.warp_specialize(
         [
-            (gatherer, (dk_dst, dv_dst, buffers, signals, place, kv_head, walk, scale, left, right, 0, SIZES)),
-            (gatherer, (dk_dst, dv_dst, buffers, signals, place, kv_head, walk, scale, left, right, 1, SIZES)),
-            (loader, (q_src, k_src, v_src, do_src, lse_src, delta_src, buffers, signals, place, kv_head, walk,
-                      tiles_q, left, right, SIZES)),
-            (writer, (sums_dst, counters_ptr, buffers, signals, place, walk, tiles_q, slots, left, right,
-                      0, SIZES)),
-            (writer, (sums_dst, counters_ptr, buffers, signals, place, walk, tiles_q, slots, left, right,
-                      1, SIZES)),
+            (gatherer, (dk_dst, dv_dst, buffers, notes, signals, scale, left, right, 0, SIZES)),
+            (gatherer, (dk_dst, dv_dst, buffers, notes, signals, scale, left, right, 1, SIZES)),
+            (loader, (q_src, k_src, v_src, do_src, lse_src, delta_src, buffers, notes, signals, tiles_q,
+                      left, right, SIZES)),
+            (writer, (sums_dst, counters_ptr, buffers, notes, signals, tiles_q, slots, left, right, 0, SIZES)),
+            (writer, (sums_dst, counters_ptr, buffers, notes, signals, tiles_q, slots, left, right, 1, SIZES)),
+            (planner, (tickets_ptr, notes, signals, of, left, right, SIZES)),
         ],
-        [4, 1, 1, 1], [REGISTERS, SPARE, SPARE, SPARE],
+        [4, 1, 1, 1, 1], [REGISTERS, SPARE, SPARE, SPARE, SPARE],
     )  # fmt: skip

@@ -28,8 +28,8 @@ _HALF = 64
 _LINE = backward.LINE.value
 _L2 = 32 << 20
 """Bytes of the second-level cache that q and do of the heads in flight may fill."""
-_TOGETHER = 4
-"""Heads in flight under a bound, at least, where there are so many."""
+_TOGETHER = 4, 64
+"""How many heads are in flight under a bound, at least and at most, where there are so many."""
 
 
 @cache
@@ -142,12 +142,13 @@ def launch_backward(
     together = 1
     if bounded:  # what runs at a time shares the cache; the longest walks of several strips are to come first
         n_q = q.shape[0] * q.shape[1] // max(sequences, 1)  # of a pack's sequences on average
-        together = min(strips, max(_L2 // (max(n_q, 1) * width * 4 * (heads // heads_k)), _TOGETHER))
+        fit = _L2 // (max(n_q, 1) * width * 4 * (heads // heads_k))
+        together = min(strips, max(_TOGETHER[0], min(_TOGETHER[1], fit)))
     sizes = backward.Sizes(
         width, config.stages, config.defer, config.hold, packed, config.deterministic,
         128 // width, block_m,
     )  # fmt: skip
-    _attention_bwd[(tiles_k * strips,)](
+    _attention_bwd[(min(tiles_k * strips, multiprocessors(q.device)),)](
         *(describe(x, _HALF, width, packed=packed) for x in (q, k, v, do, dk, dv)), _line(rows[0]), _line(rows[1]),
         _tile(acc), counts[1:], counts, problem.cu_q, problem.cu_k, scale, sequences, q.shape[1], k.shape[1], heads_k,
         heads // heads_k, tiles_k, tiles_q, strips, together, slots, problem.left, problem.right,

@@ -8,6 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from quantattn.attention.kernels.arguments import Place
+from quantattn.attention.kernels.hopper.notes import read_field, write_fields
 from quantattn.attention.kernels.primitives import locate
 
 
@@ -126,14 +127,7 @@ def write_note(notes, t):
     """Tell the other warps which tile comes next."""
     p = t.place
     fields = (p.batch, p.first, p.q_start, p.n_q, p.k_start, p.n_k, t.head, t.low, t.blocks, t.careful)
-    for i in gl.static_range(FIELDS):
-        notes.index(i).store(gl.full([1], fields[i], gl.int32, layout=gl.BlockedLayout([1], [32], [1], [0])))
-
-
-@gluon.jit
-def read_field(notes, i: gl.constexpr, WARPS: gl.constexpr):
-    """One number of the note."""
-    return gl.max(notes.index(i).load(gl.BlockedLayout([1], [32], [WARPS], [0])), 0)
+    write_fields(notes, 0, fields, FIELDS)
 
 
 @gluon.jit

@@ -2,12 +2,12 @@
 
 **Order of the sums.** Sums of floating-point numbers depend on their order. So every block of queries counts the tiles
 that were added to it, and a writer adds its own when the count has come to its turn; the first overwrites what was
-there. Programs draw their work from a counter when they start, and the turns of a head go in the order in which its
-tiles of keys are drawn: a writer waits only for programs that have started before, and the first of them waits for
-nobody. So there is no deadlock, however few programs are resident. Nor is there much to wait for:
+there. Programs draw numbers of tiles from a counter, one after the other, and the turns of a head go in the order of
+its tiles' numbers: a writer waits only for tiles that some program drew before, and the first of all waits for nobody.
+So there is no deadlock, however few programs are resident. Nor is there much to wait for:
 
-- Without a left bound, a causal mask leaves the first keys most to do. They are drawn first, so that the programs that
-  are still at work when the last begins have little left. All of them see the last block. Each begins there and goes
+- Without a left bound, a causal mask leaves the first keys most to do. They are drawn first, so that little is left
+  to do when the last are drawn. All of them see the last block. Each begins there and goes
   back to its diagonal: programs that start at once are a step apart after the first block, and stay so. (Going up from
   its diagonal, a program would begin two blocks ahead of the one before it and wait for that to come by.) All heads of
   a group visit a block before the next one: head after head, a follower, which has two blocks less to visit, would
@@ -27,10 +27,37 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from quantattn.attention.kernels.arguments import Place
+from quantattn.attention.kernels.hopper.notes import read_field, write_fields
 from quantattn.attention.kernels.primitives import find_sequence
 
 KEYS = gl.constexpr(128)
 """Keys of a program."""
+
+
+class Launch(NamedTuple):
+    """What the numbers of tiles stand for.
+
+    Attributes:
+        cu_q, cu_k: pointers to a pack's offsets, or None.
+        n_sequences: of a pack or a batch.
+        n_q, n_k: rows of a sequence of a dense batch.
+        heads_k: heads of keys.
+        group: query heads of each.
+        tiles_k: tiles of keys of a strip.
+        strips: tiles of one head, of one sequence of a dense batch or of the whole pack.
+        together: strips that take turns.
+    """
+
+    cu_q: Any
+    cu_k: Any
+    n_sequences: Any
+    n_q: Any
+    n_k: Any
+    heads_k: Any
+    group: Any
+    tiles_k: Any
+    strips: Any
+    together: Any
 
 
 class Walk(NamedTuple):
@@ -94,38 +121,81 @@ def walk_of(place, head, group, slot, left, right, s: gl.constexpr):
 
 
 @gluon.jit
-def find_work(
-    number, cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads_k, group, tiles_k, strips, together, left, right,
-    s: gl.constexpr,
-):  # fmt: skip
-    """(place, key/value head, walk) of the program that drew `number`.
-
-    A strip is the tiles of one head, of one sequence of a dense batch or of the whole pack. `together` strips take
-    turns. A tile of a pack that owns no row has nothing to walk over.
-    """
-    turn = number // (together * tiles_k)
-    rest = number - turn * (together * tiles_k)
-    width = gl.minimum(together, strips - turn * together)
-    strip = turn * together + rest % width
+def find_work(number, of, left, right, s: gl.constexpr):
+    """(place, key/value head, walk) of a tile's number. A tile of a pack may own no row."""
+    turn = number // (of.together * of.tiles_k)
+    rest = number - turn * (of.together * of.tiles_k)
+    width = gl.minimum(of.together, of.strips - turn * of.together)
+    strip = turn * of.together + rest % width
     tile = rest // width
     if right is None or left is not None:
-        tile = tiles_k - 1 - tile
+        tile = of.tiles_k - 1 - tile
     if s.packed:
-        sequence = find_sequence(tile, cu_k_ptr, n_sequences, KEYS)
-        k_start = gl.load(cu_k_ptr + sequence)
-        q_start = gl.load(cu_q_ptr + sequence)
-        n_k = gl.load(cu_k_ptr + sequence + 1) - k_start
-        n_q = gl.load(cu_q_ptr + sequence + 1) - q_start
+        sequence = find_sequence(tile, of.cu_k, of.n_sequences, KEYS)
+        k_start = gl.load(of.cu_k + sequence)
+        q_start = gl.load(of.cu_q + sequence)
+        n_k = gl.load(of.cu_k + sequence + 1) - k_start
+        n_q = gl.load(of.cu_q + sequence + 1) - q_start
         first = (tile - (k_start // KEYS + sequence)) * KEYS
         place = Place(0, sequence, first, q_start, n_q, k_start, n_k)
         kv_head = strip
         slot = q_start // s.block + sequence
     else:
-        sequence = strip // heads_k
-        place = Place(sequence, sequence, tile * KEYS, 0, n_q, 0, n_k)
-        kv_head = strip - sequence * heads_k
-        slot = sequence * ceil_div(n_q, s.block)
-    return place, kv_head, walk_of(place, kv_head * group, group, slot, left, right, s)
+        sequence = strip // of.heads_k
+        place = Place(sequence, sequence, tile * KEYS, 0, of.n_q, 0, of.n_k)
+        kv_head = strip - sequence * of.heads_k
+        slot = sequence * ceil_div(of.n_q, s.block)
+    return place, kv_head, walk_of(place, kv_head * of.group, of.group, slot, left, right, s)
+
+
+FIELDS = gl.constexpr(14)
+"""Numbers of a note."""
+
+
+@gluon.jit
+def write_note(notes, note, p, n_k, kv_head, w):
+    """Tell the other warps which keys come next; `n_k` is how many the sequence has, 0 where no tile is left."""
+    fields = (
+        n_k, p.batch, p.first, p.q_start, p.n_q, p.k_start, kv_head, w.low, w.count, w.offset, w.steps, w.group,
+        w.head, w.slot,
+    )  # fmt: skip
+    write_fields(notes, note, fields, FIELDS)
+
+
+@gluon.jit
+def read_first(notes, note, WARPS: gl.constexpr):
+    """The first key of the noted tile."""
+    return read_field(notes, note + 2, WARPS)
+
+
+@gluon.jit
+def read_steps(notes, note, WARPS: gl.constexpr):
+    """How many steps it takes."""
+    return read_field(notes, note + 10, WARPS)
+
+
+@gluon.jit
+def read_place(notes, note, WARPS: gl.constexpr):
+    """(place, key/value head) of the note."""
+    n_k = read_field(notes, note, WARPS)
+    batch = read_field(notes, note + 1, WARPS)
+    first = read_first(notes, note, WARPS)
+    q_start = read_field(notes, note + 3, WARPS)
+    n_q = read_field(notes, note + 4, WARPS)
+    k_start = read_field(notes, note + 5, WARPS)
+    return Place(batch, 0, first, q_start, n_q, k_start, n_k), read_field(notes, note + 6, WARPS)
+
+
+@gluon.jit
+def read_walk(notes, note, WARPS: gl.constexpr):
+    """The walk of the note."""
+    low = read_field(notes, note + 7, WARPS)
+    count = read_field(notes, note + 8, WARPS)
+    offset = read_field(notes, note + 9, WARPS)
+    steps = read_steps(notes, note, WARPS)
+    group = read_field(notes, note + 11, WARPS)
+    head = read_field(notes, note + 12, WARPS)
+    return Walk(low, count, offset, steps, group, head, read_field(notes, note + 13, WARPS))
 
 
 @gluon.jit
