@@ -171,6 +171,7 @@ def _train(
     resume: Path | None,
     console: Console,
 ) -> int:
+    from quantattn.learn.folder import redact
     from quantattn.learn.run import RunSettings
     from quantattn.learn.run import run as run_training
 
@@ -180,7 +181,8 @@ def _train(
         console.print(line)
     encoder = encoder_of(asked, prepared)
     exactness = certify(encoder, asked.trainer)
-    described = {name: str(value) for name, value in leaves(given) if not name.startswith(("paths", "hydra"))}
+    shown = redact(dict(given))
+    described = {name: str(value) for name, value in leaves(shown) if not name.startswith(("paths", "hydra"))}
     wanted = RunSettings(
         title=asked.title,
         question=asked.question,
@@ -190,7 +192,7 @@ def _train(
         train=asked.train,
         test=asked.test,
         described=described,
-        card={"data": given["data"], "labels": given["labels"], "classes": list(prepared.classes)},
+        card={"data": shown["data"], "labels": shown["labels"], "classes": list(prepared.classes)},
         exactness=exactness,
     )
     with show.progress(console) as watch:

@@ -92,3 +92,16 @@ def test_what_stands_half_written_in_a_run_folder_has_a_name_that_the_next_run_k
         (tmp_path / name).touch()
     with holding(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_no_secret_of_the_settings_is_in_any_file_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a URL carries is left out of the report and the model too."""
+    run = tmp_path / "run"
+    logger = f"{{_target_: lightning.pytorch.loggers.CSVLogger, save_dir: {tmp_path}, prefix: 'ftp://u:hunter3@h'}}"
+    given = ["tags=[a,'https://me:hunter2@host']", f"+logger.c={logger}", f"paths.output_dir={run}"]
+    assert call(monkeypatch, "train", *SMALL, "trainer.max_steps=1", *given) == 0
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert len(files) >= 10
+    for path in files:
+        assert b"hunter" not in path.read_bytes(), path
+    assert "https://***@host" in (run / "report.html").read_text()
