@@ -47,7 +47,8 @@ class FilingFacts(Events):
 def fact_table(reads: Iterable[Reading]) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """The facts of filings that have a time, in canonical order, and sentences about those that are not in the table.
 
-    An XBRL instance in a file of its own counts as its filing, with the same accession number and time. A fact that a filing states several times (in a table and in the text) stands once, where it is stated first.
+    An XBRL instance in a file of its own counts as its filing, with the same accession number and time. A fact that a
+    filing states several times (in a table and in the text) stands once, where it is stated first.
     """
     counts: Counter[str] = Counter()
     table = pl.DataFrame(list(_rows(reads, counts)), schema=_COLUMNS, orient="row")

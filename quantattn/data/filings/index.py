@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -24,13 +24,15 @@ _NAMES = {
     "accession": ("accession", "accession_number", "accessionnumber", "adsh"),
     "name": ("filename", "file", "name"),
     "accepted": ("accepted", "acceptance_datetime", "acceptancedatetime", "acceptance_time"),
-    "filed": ("filing_date", "filingdate", "filed"),
+    "filed": ("filing_date", "filingdate", "filed", "date_filed", "datefiled"),
     "cik": ("cik", "entity"),
     "form": ("form", "form_type", "type"),
     "year": ("year",),
     "link": ("complete_text_file_link", "html_index", "url"),
 }
 _MAX_BYTES = 2**30
+_MASTER = re.compile(r"^CIK\|Company Name\|Form Type\|Date Filed\|File ?name[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_PREAMBLE = 4_096
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class FilingIndex:
         found = {
             field: next((values[name] for name in names if values.get(name)), None) for field, names in _NAMES.items()
         }
-        accession = found["accession"] or find_accession(found["link"] or "")
+        accession = found["accession"] or find_accession(found["link"] or "") or find_accession(found["name"] or "")
         accepted_text = found["accepted"]
         entry = IndexEntry(
             accession=accession,
@@ -126,7 +128,10 @@ class FilingIndex:
 
 
 def read_index(path: str | Path, zone: Zone | None = None) -> FilingIndex:
-    """Read an index from CSV, or from JSON (a list of objects, or an object of accession number → object); gzip or not.
+    """Read an index; gzip or not.
+
+    CSV; JSON, as a list of objects, an object of accession number → object, or what EDGAR's own service says of a filer
+    (`submissions/CIK….json`: lists under `filings.recent`); or EDGAR's `master.idx`, which has filing dates alone.
 
     Columns are found by their usual names: an accession number (or a link that holds one) or a file name, else a CIK
     and a year; an acceptance time; a filing date; a CIK; a form. A period of report is never read: it says when a
@@ -137,17 +142,43 @@ def read_index(path: str | Path, zone: Zone | None = None) -> FilingIndex:
     """
     path = Path(path)
     text = decode(read_bytes(path, _MAX_BYTES))
-    if text.lstrip()[:1] in ("{", "["):
-        content = json.loads(text)
-        rows = [{"accession": key, **row} for key, row in content.items()] if isinstance(content, dict) else content
-    else:
-        rows = pl.read_csv(text.encode(), infer_schema=False).to_dicts()
+    try:
+        rows = _rows(text)
+    except (ValueError, RecursionError, pl.exceptions.PolarsError) as error:
+        raise ValueError(f"{path.name} is no index: {str(error).splitlines()[0]}") from None
     if rows and not any(_key(name) in _NAMES["accepted"] + _NAMES["filed"] for name in rows[0]):
         raise ValueError(f"{path.name}: no column with acceptance times or filing dates among {', '.join(rows[0])}")
     try:
         return FilingIndex(rows, zone)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
+
+
+def _rows(text: str) -> list[dict[str, object]]:
+    """Rows of a CSV, of JSON or of EDGAR's `master.idx`."""
+    if text.lstrip()[:1] in ("{", "["):
+        return _rows_of_json(json.loads(text))
+    master = _MASTER.search(text, 0, _PREAMBLE)
+    if master is None:
+        return pl.read_csv(text.encode(), infer_schema=False).to_dicts()
+    lines = [line for line in text[master.start() :].split("\n") if "|" in line]
+    return pl.read_csv("\n".join(lines).encode(), separator="|", quote_char=None, infer_schema=False).to_dicts()
+
+
+def _rows_of_json(content: Any) -> list[dict[str, object]]:
+    if isinstance(content, dict) and isinstance(content.get("filings"), dict):
+        cik = {"cik": content.get("cik")}
+        return [cik | row for row in _rows_of_json(content["filings"].get("recent"))]
+    if isinstance(content, dict) and content and all(isinstance(column, list) for column in content.values()):
+        lengths = {name: len(column) for name, column in content.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"its lists have different lengths, {lengths}")
+        return [dict(zip(content, row, strict=True)) for row in zip(*content.values(), strict=True)]
+    if isinstance(content, dict) and all(isinstance(row, dict) for row in content.values()):
+        return [{"accession": key, **row} for key, row in content.items()]
+    if isinstance(content, list) and all(isinstance(row, dict) for row in content):
+        return content
+    raise ValueError("expected a list of objects, an object of objects or an object of lists")
 
 
 def parse_index_time(text: str, zone: Zone | None = None) -> int:

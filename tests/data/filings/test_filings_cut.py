@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-from collections.abc import Mapping
 from pathlib import Path
 
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,33 +24,8 @@ from quantattn.data.filings.tokenizer import FilingTokenizer
 from quantattn.data.protocol import WalkForward
 from quantattn.data.recognise import recognise
 from quantattn.data.sources.filings import scan_filings
+from tests.data.filings.cut_records import ACCEPTED, NUMBERS, RECORDS, crawled, index_of, parquet, record
 
-NUMBERS = tuple("1 1A 1B 2 3 4 5 6 7 7A 8 9 9A 9B 10 11 12 13 14 15".split())  # noqa: SIM905
-"""Sections of EDGAR-CORPUS."""
-ACCEPTED = "20160226161500"
-
-
-def section(number: str, words: str) -> str:
-    return f"Item {number}. {words}\nOf {words.lower()} there is more to say than this."
-
-
-def record(cik: int = 718413, year: int = 2015, **texts: str) -> dict[str, str]:
-    """A row of EDGAR-CORPUS."""
-    told = {"1": section("1", "Business"), "1A": section("1A", "Risk Factors"), "7": section("7", "Discussion")} | texts
-    named = {"filename": f"{cik}_{year}.txt", "cik": str(cik), "year": str(year)}
-    return named | {f"section_{number}": told.get(number, "") for number in NUMBERS}
-
-
-def index_of(*records: Mapping[str, str], accepted: str = ACCEPTED) -> FilingIndex:
-    return FilingIndex({"filename": each["filename"], "accepted": accepted} for each in records)
-
-
-def parquet(path: Path, records: list[dict[str, str]]) -> Path:
-    pl.DataFrame(records).write_parquet(path)
-    return path
-
-
-RECORDS = [record(1), record(2, **{"8": section("8", "Statements")}), record(3, 2016)]
 FILES = {
     "corpus.parquet": lambda path: parquet(path, RECORDS),
     "corpus": lambda path: path.write_text("\n".join(map(json.dumps, RECORDS))),
@@ -136,16 +109,6 @@ def test_filer_and_year_name_a_filing_where_the_index_has_years(
     assert found["status"] == status
     assert found["detail"].startswith(detail)
     assert (found["event_time"] is not None) == (status == "ok")
-
-
-def crawled(**more: str) -> dict[str, str]:
-    """An object of edgar-crawler."""
-    return {
-        **{"cik": "123", "company": "ACME", "filing_type": "10-K", "filing_date": "2024-03-15", "sic": "1"},
-        **{"period_of_report": "2023-12-31", "filename": "123_10K_2023_0000000123-24-000001.htm"},
-        **{"item_1": section("1", "Business"), "item_1A": "", "item_2": "Item 2. Properties\nNone."},
-        **more,
-    }
 
 
 def test_a_filing_date_is_not_a_time_unless_it_is_said_to_be_enough(tmp_path: Path) -> None:
@@ -270,57 +233,6 @@ def test_parts_of_a_quarterly_report() -> None:
     ]
     alone = read_items(values | dict.fromkeys(("part_1_item_1", "part_1_item_2", "part_2_item_1A"), ""), read)
     assert (alone.text, alone.sections) == (f"{values['part_1']}\nsomething else\nSigned.", ())
-
-
-BAD_LINES = {
-    '{"cik": "1", "filename": "a", "item_1": "x", "item_1": "y"}': "JSON that says 'item_1' twice",
-    '{"cik": "1", "filename": "a", "item_1": ': "damaged JSON",
-    '{"cik": "1", "filename": "a", "item_1": [1]}': "item_1 holds a list, expected text",
-    '{"cik": "one", "filename": "a", "section_1": "x"}': "central index key 'one'",
-    '{"cik": "1", "filename": "a", "section_1": "x", "section_2": true}': "section_2 holds a bool, expected text",
-    '{"cik": "1", "filename": "a", "section_1": ' + "[" * 100_000: "JSON that is nested too deep",
-    "[1, 2]": "JSON that holds a list, expected an object with items",
-}
-
-
-def test_bad_lines_are_set_aside_with_their_number_and_no_other_is(tmp_path: Path) -> None:
-    good = [record(number) for number in range(1, len(BAD_LINES) + 2)]
-    lines = [json.dumps(good[0])]
-    for bad, each in zip(BAD_LINES, good[1:], strict=True):
-        lines += [bad, json.dumps(each)]
-    (tmp_path / "x.jsonl").write_text("\n".join(lines))
-    named = FilingIndex([*({"filename": each["filename"], "accepted": ACCEPTED} for each in good), TIMED])
-    source = scan_filings(tmp_path / "x.jsonl", index=named, forms=("10-K",))
-    assert source.report.rows_read == len(good)
-    assert source.report.rows_set_aside == {"unreadable": len(BAD_LINES)}
-    aside = source.documents.filter(pl.col("status") != "ok")
-    assert aside["file"].to_list() == [f"x.jsonl, line {2 * n}" for n in range(1, len(BAD_LINES) + 1)]
-    for found, wanted in zip(aside["detail"], BAD_LINES.values(), strict=True):
-        assert found.startswith(wanted)
-    with pytest.raises(ValueError, match=r"^x\.jsonl, line 2: JSON that says"):
-        scan_filings(tmp_path / "x.jsonl", index=named, on_bad="refuse")
-
-
-TIMED = {"filename": "a", "accepted": ACCEPTED, "form": "10-K"}
-
-
-def test_a_file_that_breaks_off_says_so(tmp_path: Path) -> None:
-    lines = [json.dumps(record(number)) for number in range(1, 400)]
-    packed = gzip.compress("\n".join(lines).encode())
-    index = FilingIndex({"filename": f"{n}_2015.txt", "accepted": ACCEPTED} for n in range(1, 400))
-    (tmp_path / "x").write_bytes(packed[: len(packed) // 2])
-    source = scan_filings(tmp_path, index=index)
-    assert source.report.rows_read == 0  # a stream is unpacked in pieces of megabytes; this was one
-    assert source.documents.row(-1, named=True)["detail"].startswith("what follows is lost: x breaks off")
-    (tmp_path / "x").write_text(json.dumps(RECORDS)[:-200])
-    source = scan_filings(tmp_path, index=index_of(*RECORDS))
-    assert source.report.rows_read == 2
-    assert source.documents.row(-1, named=True)["detail"].startswith("it and what follows are lost: damaged JSON")
-    whole = parquet(tmp_path / "x", RECORDS).read_bytes()
-    (tmp_path / "x").write_bytes(whole[:-20])
-    source = scan_filings(tmp_path, index=index_of(*RECORDS))
-    assert source.report.rows_read == 0
-    assert source.documents["detail"][0].startswith("damaged Parquet")
 
 
 def test_filings_that_come_twice_and_other_forms_are_counted(tmp_path: Path) -> None:
