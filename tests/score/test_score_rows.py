@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
-from quantattn.nn import Encoder, Model
+from quantattn.nn import Encoder, Model, Outcome
 from quantattn.score import Work, make_plan, score
 
 LENGTHS = (3, 5, 4, 1, 6, 2)
@@ -64,6 +64,16 @@ def test_mean_pooling_is_the_mean_of_the_states(model: Model, tmp_path: Path) ->
         np.testing.assert_allclose(found[1], model.encoder(batch).mean(0).numpy(), atol=1e-6)
     with pytest.raises(ValueError, match="pooling of embeddings must be last or mean, got 'attention'"):
         model.embed(batch, pooling="attention")  # type: ignore[arg-type]
+
+
+def test_probabilities_of_pieces_are_averaged_too(model: Model, tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    judging = Model(model.encoder, Outcome().heads(model.encoder.config, ("down", "up")))
+    alone, rows = (table_of(judging, tmp_path / str(i), each) for i, each in enumerate((work(None), work())))
+    weight = np.array(LENGTHS[3:], float)
+    expected = (weight * alone["prob_1"].to_numpy()[3:]).sum() / weight.sum()
+    assert rows["prob_1"][2] == pytest.approx(expected, abs=1e-6)
+    np.testing.assert_allclose((rows["prob_0"] + rows["prob_1"]).to_numpy(), 1.0, atol=1e-6)
 
 
 def test_no_shard_cuts_a_row_and_none_changes_a_bit(model: Model, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -107,11 +107,10 @@ def filing_changes(
     if not own.height:
         raise ValueError(f"none of {filings.height} filings has a form with an item {name}")
     vectors = None if embeddings is None else _Vectors.of(embeddings, name, in_sample)
+    in_time = own.with_row_index("row").sort("available_time", "row")
     rows: list[dict[str, object]] = [{}] * own.height
-    read = list(_read(own, name))
-    for kind in sorted({each.family for each in read}):
-        for number, row in _changes([each for each in read if each.family == kind], vectors):
-            rows[number] = row
+    for row, values in zip(in_time["row"], _changes(_read(in_time, name), vectors), strict=True):
+        rows[row] = values
     found = {column: FilingChanges.columns()[column].dtype for column in _FOUND}
     keys = own.select("entity", "event_time", "available_time", "seq", "form", "accession", item=pl.lit(name))
     return check(pl.concat([keys, pl.DataFrame(rows, schema=found)], how="horizontal"), FilingChanges)
@@ -153,9 +152,8 @@ _FOUND = tuple(FilingChanges.columns())[tuple(FilingChanges.columns()).index("re
 
 @dataclass(frozen=True)
 class _Filing:
-    """One filing: its row, and the words of its item or why there are none to compare."""
+    """One filing, with the words of its item or why there are none to compare."""
 
-    number: int
     entity: str
     family: str
     accession: str
@@ -166,7 +164,7 @@ class _Filing:
 
 def _read(own: pl.DataFrame, name: str) -> Iterator[_Filing]:
     keys = own.select("entity", "form", "accession", "available_time").iter_rows()
-    for number, ((entity, form, accession, time), items) in enumerate(zip(keys, cut_all(own), strict=True)):
+    for (entity, form, accession, time), items in zip(keys, cut_all(own), strict=True):
         status = items.status.get(name)
         reason = NOT_YET if status is None else None if status == FOUND else f"item {status}"
         if not items.sections:
@@ -174,23 +172,23 @@ def _read(own: pl.DataFrame, name: str) -> Iterator[_Filing]:
         if is_amendment(form):
             reason = AMENDMENT
         words = Counter(_WORD.findall(items[name].lower())) if reason is None else Counter[str]()
-        yield _Filing(number, entity, family(form) or "", accession, time, reason, words)
+        yield _Filing(entity, family(form) or "", accession, time, reason, words)
 
 
-def _changes(filings: list[_Filing], vectors: _Vectors | None) -> Iterator[tuple[int, dict[str, object]]]:
-    """Number of each filing of a family, in order of time, and its values."""
-    seen = _Seen()
-    last: dict[str, _Filing] = {}
-    for _, at_once in groupby(sorted(filings, key=lambda each: (each.time, each.number)), key=lambda each: each.time):
+def _changes(filings: Iterator[_Filing], vectors: _Vectors | None) -> Iterator[dict[str, object]]:
+    """The values of each filing; they come in order of time, and of each company the last one is kept in memory."""
+    seen: dict[str, _Seen] = defaultdict(_Seen)
+    last: dict[tuple[str, str], _Filing] = {}
+    for _, at_once in groupby(filings, key=lambda each: each.time):
         public = list(at_once)
         for each in public:
-            yield each.number, _row(each, last.get(each.entity), seen, vectors)
+            yield _row(each, last.get((each.entity, each.family)), seen[each.family], vectors)
         # Only now: filings that become public at one time are not earlier than one another.
         for each in public:
             if each.reason != AMENDMENT:
-                last[each.entity] = each
+                last[each.entity, each.family] = each
             if each.reason is None:
-                seen.add(each.words)
+                seen[each.family].add(each.words)
 
 
 def _row(each: _Filing, earlier: _Filing | None, seen: _Seen, vectors: _Vectors | None) -> dict[str, object]:

@@ -145,15 +145,13 @@ def _placed(
         named = pl.DataFrame(pairs, schema={"entity": pl.String, "named": pl.String}, orient="row")
         given = given.join(named, on="entity", how="left").with_columns(entity="named").drop("named")
     span = events.group_by("entity").agg(first=pl.col("available_time").min(), last=pl.col("available_time").max())
-    placed = given.join(span.collect(), on="entity", how="left")
-    time = pl.col("available_time")
-    aside = pl.when(pl.col("first").is_null()).then(pl.lit(NO_ENTITY)).when(time > pl.col("last")).then(pl.lit(AFTER))
-    if bars:
-        aside = aside.when(time < pl.col("first")).then(pl.lit(BEFORE))
-    placed = placed.with_columns(aside=aside)
-    left = placed["aside"].drop_nulls().value_counts().sort("aside")
-    kept = placed.filter(pl.col("aside").is_null()).select("entity", "event_time", "available_time", "filing")
-    return kept, dict(left.iter_rows())
+    placed = given.join(span.collect(), on="entity", how="inner")
+    lost = filings.height - placed["filing"].n_unique()
+    late = pl.col("available_time") > pl.col("last")
+    early = (pl.col("available_time") < pl.col("first")) & bars
+    left = {NO_ENTITY: lost, BEFORE: placed.filter(early).height, AFTER: placed.filter(late).height}
+    kept = placed.filter(~late & ~early).select("entity", "event_time", "available_time", "filing")
+    return kept, {why: count for why, count in left.items() if count}
 
 
 def _merged(frame: pl.LazyFrame, filings: pl.DataFrame, columns: pl.Schema) -> pl.LazyFrame:
