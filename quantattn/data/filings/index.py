@@ -31,7 +31,8 @@ _NAMES = {
     "link": ("complete_text_file_link", "html_index", "url"),
 }
 _MAX_BYTES = 2**30
-_MASTER = re.compile(r"^CIK\|Company Name\|Form Type\|Date Filed\|File ?name[ \t]*$", re.IGNORECASE | re.MULTILINE)
+MASTER = re.compile(r"^CIK\|Company Name\|Form Type\|Date Filed\|File ?name[ \t]*$", re.IGNORECASE | re.MULTILINE)
+"""The line of names in EDGAR's `master.idx`."""
 _PREAMBLE = 4_096
 
 
@@ -158,7 +159,7 @@ def _rows(text: str) -> list[dict[str, object]]:
     """Rows of a CSV, of JSON or of EDGAR's `master.idx`."""
     if text.lstrip()[:1] in ("{", "["):
         return _rows_of_json(json.loads(text))
-    master = _MASTER.search(text, 0, _PREAMBLE)
+    master = MASTER.search(text, 0, _PREAMBLE)
     if master is None:
         return pl.read_csv(text.encode(), infer_schema=False).to_dicts()
     lines = [line for line in text[master.start() :].split("\n") if "|" in line]

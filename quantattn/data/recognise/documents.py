@@ -6,6 +6,7 @@ import re
 
 from quantattn.data.filings.cut import is_cut, looks_cut
 from quantattn.data.filings.forms import form_on_cover
+from quantattn.data.filings.index import MASTER
 from quantattn.data.filings.instance import is_instance
 from quantattn.data.filings.submission import has_header, is_wrapped_document
 from quantattn.data.filings.text import is_html
@@ -14,6 +15,7 @@ from quantattn.data.recognise.look import Look
 
 _COMMISSION = re.compile(r"SECURITIES\s+AND\s+EXCHANGE\s+COMMISSION", re.IGNORECASE)
 _UNTIMED = "filings cut into items by another program, which keeps no time of acceptance: data.source.index=FILE has it"
+_OF_A_FILER = ("accessionNumber", "acceptanceDateTime", "filingDate")
 _TICKERS = re.compile(r'\{\s*"0"\s*:\s*\{\s*"cik_str"\s*:')
 _FILER = re.compile(r'"(?:cik|filename)"\s*:')
 _WORDS = re.compile(r"[^\W\d_]{2,}")
@@ -44,15 +46,19 @@ def filings(look: Look) -> Claim | None:
 
 
 def filing_index(look: Look) -> Claim | None:
-    """A table with a row for each filing."""
+    """A table with a row for each filing, EDGAR's own list of a quarter or of a filer."""
+    unread = "it is an index of filings, which goes with them: data.source.index=FILE"
+    if look.text is None:
+        return None
+    if MASTER.search(look.text, 0, 4096) is not None:
+        return Claim("it is a master index of EDGAR", unread=unread)
+    if look.text.lstrip().startswith("{") and all(f'"{name}"' in look.text for name in _OF_A_FILER):
+        return Claim("it is what EDGAR says of the filings of one filer", unread=unread)
     names = {re.sub(r"[ _]", "", cell).lower() for cell in look.header}
     links = {"filename", "htmlindex", "completetextfilelink", "accessionnumber", "accession", "adsh"}
-    if look.text is None or "cik" not in names or not names & links:
+    if "cik" not in names or not names & links:
         return None
-    return Claim(
-        "its header names a CIK and the file or the number of each filing",
-        unread="it is an index of filings, which goes with them: data.source.index=FILE",
-    )
+    return Claim("its header names a CIK and the file or the number of each filing", unread=unread)
 
 
 def tickers(look: Look) -> Claim | None:

@@ -11,6 +11,7 @@ import pytest
 
 from quantattn.data.filings.clock import parse_acceptance
 from quantattn.data.filings.index import read_index
+from quantattn.data.recognise import recognise
 
 MASTER = """Description:           Master Index of EDGAR Dissemination Feed
 Last Data Received:    March 31, 1996
@@ -31,6 +32,7 @@ def test_the_master_index_of_edgar_has_filing_dates_alone(tmp_path: Path) -> Non
     assert entry is not None
     assert (entry.cik, entry.form, entry.filed, entry.accepted) == ("0000718413", "10-K405", date(1996, 3, 28), None)
     assert len(index) == 2
+    assert recognise(path).sentence.startswith("master.gz: it is an index of filings")
 
 
 def test_what_edgar_says_of_a_filer(tmp_path: Path) -> None:
@@ -47,6 +49,7 @@ def test_what_edgar_says_of_a_filer(tmp_path: Path) -> None:
     entry = read_index(path, "new_york").find("0000718413-24-000001", "any")
     assert entry is not None
     assert (entry.cik, entry.form, entry.accepted) == ("0000718413", "10-K", parse_acceptance("20240314180027"))
+    assert "index of filings" in recognise(path).sentence
     path.write_text(json.dumps(lists))
     entry = read_index(path, "new_york").find("0000718413-24-000001", "any")
     assert entry is not None
