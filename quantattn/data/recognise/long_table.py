@@ -174,7 +174,7 @@ def _floats(text: str) -> bool:
 
 def quoted(text: str) -> str:
     """A value as the grammar of overrides wants it, which doubles backslashes before a quotation mark alone."""
-    if re.fullmatch(r"[A-Za-z_/.][A-Za-z0-9_/.-]*", text) and text.lower() not in _WORDS:
+    if re.fullmatch(r"(?!\.\d)[A-Za-z_/.][A-Za-z0-9_/.-]*", text) and text.lower() not in _WORDS:
         return text
     inside = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
     return f"'{inside}'"

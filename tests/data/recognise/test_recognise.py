@@ -177,6 +177,7 @@ def test_no_bytes_are_an_error(tmp_path_factory: pytest.TempPathFactory, content
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), min_size=1, max_size=20))
 @example("null")
+@example(".0")
 @example("a'b")
 @example("\\")
 @settings(max_examples=60, deadline=None)
