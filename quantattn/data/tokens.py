@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,20 +18,21 @@ import numpy.typing as npt
 import polars as pl
 
 from quantattn.data.lookup import edges_not_above, once_a_run, once_a_value
+from quantattn.data.merges import EVENT, Bools, Codes, Merges
+from quantattn.data.merges import FIRST_CODE as FIRST_CODE
+from quantattn.data.merges import MASKED as MASKED
+from quantattn.data.merges import MISSING as MISSING
 from quantattn.data.raw_fields import FEATURE, raw_fields
 from quantattn.data.raw_fields import wall_clock as wall_clock
 from quantattn.data.schema import Instrument
 
-MISSING, MASKED = 0, 1
-"""Codes of every field: a value that is missing or was never seen in training, and one that an objective has hidden."""
-
-FIRST_CODE = 2
 MOST_BINS = 2**16 - 1 - FIRST_CODE
 """Bins whose codes fit UInt16."""
 
 CATEGORIES: tuple[str, ...] = ("kind", "side")
 CLIP = 8.0
 FORMAT = 2
+FORMAT_WITH_MERGES = 3
 _TICK = "_tick"
 
 LINEAR: frozenset[str] = frozenset({"imbalance", "clock"})
@@ -121,6 +123,7 @@ class Tokenizer:
         fitted_last: the latest `available_time` that was looked at.
         fitted_rows: how many rows were looked at.
         zone: time zone of the clock; under daylight saving a clock in UTC would move the session by an hour.
+        merges: the joint vocabulary in which the codes of some fields are one, and what is joined; None for none.
     """
 
     categories: Mapping[str, tuple[int, ...]]
@@ -130,6 +133,7 @@ class Tokenizer:
     fitted_last: int
     fitted_rows: int
     zone: str = "UTC"
+    merges: Merges | None = None
 
     @staticmethod
     def fit(
@@ -194,7 +198,11 @@ class Tokenizer:
     def codes(self) -> dict[str, int]:
         """Token column → number of codes, `MISSING` and `MASKED` included."""
         counts = {f"{name}_code": FIRST_CODE + len(values) for name, values in self.categories.items()}
-        return counts | {f"{name}_code": FIRST_CODE + len(field.edges) + 1 for name, field in self.numeric.items()}
+        counts |= {f"{name}_code": FIRST_CODE + len(field.edges) + 1 for name, field in self.numeric.items()}
+        if self.merges is None:
+            return counts
+        joint = {f"{name}_code" for name in self.merges.fields}
+        return {EVENT: self.merges.n_codes} | {name: count for name, count in counts.items() if name not in joint}
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -202,7 +210,7 @@ class Tokenizer:
         return tuple(f"{name}_value" for name in self.numeric)
 
     def transform(self, frame: pl.LazyFrame, instruments: Iterable[Instrument] | None = None) -> pl.LazyFrame:
-        """Add the columns of `codes` (UInt16) and of `values` (Float32) to events in canonical order.
+        """Add the columns of `codes` (UInt16) and of `values` (Float32) to events in canonical order, one row an event.
 
         `instruments` gives the ticks of entities that were not there when the tokenizer was fitted. An entity without a
         tick makes the computation fail.
@@ -223,7 +231,26 @@ class Tokenizer:
             field.tokens(name, pl.col(f"{name}_raw")).alias(f"{name}_token") for name, field in self.numeric.items()
         ]
         frame = frame.with_columns(tokens).drop(_TICK, *(f"{name}_raw" for name in raw))
-        return frame.unnest([f"{name}_token" for name in (*self.categories, *self.numeric)])
+        frame = frame.unnest([f"{name}_token" for name in (*self.categories, *self.numeric)])
+        if self.merges is None:
+            return frame
+        joint = [f"{name}_code" for name in self.merges.fields]
+        event = pl.struct(joint).map_batches(partial(_types, merges=self.merges), return_dtype=pl.UInt16)
+        return frame.with_columns(event.alias(EVENT)).drop(joint)
+
+    def joined(self, events: pl.DataFrame, joint: Sequence[str], n_pairs: int, seen: Bools, stop: Bools) -> Tokenizer:
+        """With one code for the fields `joint` together, fitted on the rows that may be seen; see `Merges.fit`.
+
+        Raises:
+            ValueError: a field that the tokens do not have, or what `Merges.fit` refuses.
+        """
+        if lacking := [name for name in joint if f"{name}_code" not in self.codes]:
+            raise ValueError(
+                f"joint has {lacking[0]}, but the tokens have {', '.join((*self.categories, *self.numeric))}"
+            )
+        codes = self.transform(events.lazy()).select(f"{name}_code" for name in joint).collect()
+        columns = {name: codes[f"{name}_code"].to_numpy() for name in joint}
+        return replace(self, merges=Merges.fit(columns, seen, stop, n_pairs))
 
     def to_json(self) -> str:
         """The tokenizer as JSON; `from_json` gives back an equal one (floats are written in full)."""
@@ -232,7 +259,7 @@ class Tokenizer:
             for name, field in self.numeric.items()
         }
         plain = {
-            "format": FORMAT,
+            "format": FORMAT if self.merges is None else FORMAT_WITH_MERGES,
             "fitted_until": self.fitted_until,
             "fitted_last": self.fitted_last,
             "fitted_rows": self.fitted_rows,
@@ -241,14 +268,19 @@ class Tokenizer:
             "categories": {name: list(values) for name, values in self.categories.items()},
             "numeric": fields,
         }
+        if self.merges is not None:
+            plain["merges"] = self.merges.plain()
         return json.dumps(plain, indent=1, sort_keys=False, allow_nan=False)
 
     @staticmethod
     def from_json(text: str) -> Tokenizer:
         """The tokenizer that `to_json` wrote; raises ValueError for another format."""
         plain: dict[str, Any] = json.loads(text)
-        if plain.get("format") != FORMAT:
-            raise ValueError(f"this tokenizer has format {plain.get('format')!r}, this version reads format {FORMAT}")
+        if plain.get("format") != (FORMAT_WITH_MERGES if "merges" in plain else FORMAT):
+            raise ValueError(
+                f"this tokenizer has format {plain.get('format')!r}; this version reads format {FORMAT}, and "
+                f"{FORMAT_WITH_MERGES} with merges"
+            )
         return Tokenizer(
             categories={name: tuple(values) for name, values in plain["categories"].items()},
             numeric={
@@ -260,6 +292,7 @@ class Tokenizer:
             fitted_last=plain["fitted_last"],
             fitted_rows=plain["fitted_rows"],
             zone=plain["zone"],
+            merges=Merges.of_plain(plain["merges"]) if "merges" in plain else None,
         )
 
     def _category(self, name: str) -> pl.Expr:
@@ -271,6 +304,11 @@ class Tokenizer:
             return (found.fill_null(MISSING).cast(pl.UInt16).alias(f"{name}_code"),)
 
         return once_a_value(pl.col(name).cast(pl.Int64), code, {f"{name}_code": pl.UInt16})
+
+
+def _types(codes: pl.Series, merges: Merges) -> pl.Series:
+    columns: dict[str, Codes] = {name: codes.struct.field(f"{name}_code").to_numpy() for name in merges.fields}
+    return pl.Series(merges.of_rows(columns).astype(np.uint16))
 
 
 def _tick(ticks: Mapping[str, int]) -> pl.Expr:

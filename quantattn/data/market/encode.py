@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from quantattn.data.market.filed import carrying
+from quantattn.data.market.merged import MergedTokens, require_stretches
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
 from quantattn.data.schema import Bars, BookEvents, Events, Trades, check
 from quantattn.data.sources.source import Source
@@ -49,16 +50,18 @@ def encode_market(
     """Decisions of a source in the tokens of a tokenizer that was fitted before; see `prepare_market` for the settings.
 
     Raises:
-        ValueError: see `collect_events`; or no event is a decision.
+        ValueError: see `collect_events`; or no event is a decision, or each is one, and tokens are merged.
     """
     source = source.source() if isinstance(source, SyntheticMarket) else source
     events = collect_events(source)
     rows = decision_rows(events, decision_every, decision_kinds)
     tokenizer = Tokenizer.from_json(vocabulary_json)
     table = token_table(tokenizer.transform(events.lazy(), source.instruments), tokenizer)
-    table = carrying(table, events, source)
+    if tokenizer.merges is not None:
+        require_stretches(len(tokenizer.merges.pairs), decision_every, decision_kinds)
+    merged = MergedTokens.of(carrying(table, events, source), tokenizer, rows)
     return Unlabelled(
-        sequences=SequenceSet(table, Decisions(rows), max_seq_len, layout, min_context),
+        sequences=SequenceSet(merged.table, Decisions(merged.rows(rows)), max_seq_len, layout, min_context),
         as_of=table.time[rows],
         entity=tuple(events["entity"].gather(rows)),
         hashes=dict(source.report.files),

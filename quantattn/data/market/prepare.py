@@ -20,8 +20,10 @@ from quantattn.data.market.cut import Cut
 from quantattn.data.market.encode import collect_events, decision_rows, token_table
 from quantattn.data.market.features import FEATURES, book_features
 from quantattn.data.market.filed import carrying, fitted_filings, latest_known
+from quantattn.data.market.merged import MergedTokens, merged_past, require_stretches, with_merges
 from quantattn.data.market.price_features import price_features
 from quantattn.data.market.sessions import Sessions, exchange_sessions, exchange_zone
+from quantattn.data.merges import require_merges
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable, least_context
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.data.protocol.audit import Audit, Fitted, audit
@@ -60,6 +62,8 @@ def prepare_market(
     decision_every: int = 1,
     decision_kinds: Sequence[int] | None = None,
     calendar: str | None = None,
+    joint: Sequence[str] | None = None,
+    merges: int = 0,
 ) -> Prepared:
     """Label, split, tokenize and audit the events of a source: of a book, or trades or bars without one.
 
@@ -81,6 +85,9 @@ def prepare_market(
         decision_kinds: kinds of event that qualify (codes of `quantattn.data.schema`); None is all.
         calendar: exchange whose sessions no label and no feature window may leave ("XNAS"), and by whose time the clock
             among the tokens goes; None: an entity's whole table is one session, and the clock is UTC.
+        joint: token fields whose codes become one, the type of an event; None leaves every field its own.
+        merges: pairs of types, or of what was joined before, that become one token; see `quantattn.data.merges` and,
+            for what it means for decisions, `quantattn.data.market.merged`. Lengths and contexts count tokens.
 
     Returns:
         Sequences of the three parts with the target `label`; `baselines[part]` holds one row a decision: `features`
@@ -93,7 +100,9 @@ def prepare_market(
             decision, a part without rows.
         LeakError: the audit found a leak.
     """
-    check_market(fields, n_bins, max_seq_len, layout, min_context, decision_every, calendar)
+    check_market(
+        fields, n_bins, max_seq_len, layout, min_context, decision_every, calendar, decision_kinds, joint, merges
+    )
     label, split = label or MidLabel(), split or WalkForward()
     if layout == "windows" and not split.in_order:
         raise ValueError("layout windows shares no token between parts, which needs a split whose parts follow in time")
@@ -104,23 +113,20 @@ def prepare_market(
     measured = label.measure(events, sessions)[rows].with_columns(row=rows)
     cut = Cut.of(measured, label, split, fold)
     may_fit = cut.events_to_fit_on(events)
-    tokenizer = Tokenizer.fit(
-        events.lazy().filter(pl.lit(pl.Series(may_fit))),
-        source.instruments,
-        fitted_until=cut.end_of_training,
-        fields=fields,
-        n_bins=n_bins,
-        zone="UTC" if calendar is None else exchange_zone(calendar),
-    )
+    zone = "UTC" if calendar is None else exchange_zone(calendar)
+    tokenizer = _tokenizer(events, source, cut, may_fit, rows, (fields, n_bins, zone), joint, merges)
     inputs_of = partial(_Inputs.of, source=source, sessions=sessions, tokenizer=tokenizer)
     inputs = inputs_of(events)
+    merged = MergedTokens.of(inputs.table, tokenizer, rows)
     fitted = (*_fitted(tokenizer, may_fit, cut), *fitted_filings(source))
     proof = _audit(events, inputs, cut, fitted, sessions, split.embargo)
     again = past_only(lambda past: inputs_of(past).columns, events, inputs.columns, cut.look_back_from)
-    proof = Audit((*proof.checks, again)).require()
-    made = {name: _Part.of(cut.decisions[cut.parts[name]], inputs.features) for name in PARTS}
-    sets: dict[str, Any] = {n: part.cut(inputs.table, max_seq_len, layout, min_context) for n, part in made.items()}
-    known_law = market if market is not None and _is_drawn(label, decision_kinds) else None
+    decide = partial(decision_rows, every=decision_every, kinds=decision_kinds)
+    joined = merged_past(lambda past: inputs_of(past).table, decide, tokenizer, events, cut.look_back_from)
+    proof = Audit((*proof.checks, again, *joined)).require()
+    decisions = cut.decisions.with_columns(token=merged.rows(cut.decisions["row"].to_numpy()))
+    made = {name: _Part.of(decisions[cut.parts[name]], inputs.features) for name in PARTS}
+    sets: dict[str, Any] = {n: part.cut(merged.table, max_seq_len, layout, min_context) for n, part in made.items()}
     return Prepared(
         **sets,
         codes=tokenizer.codes,
@@ -131,12 +137,11 @@ def prepare_market(
         counts=_counts(source, events, measured.height, cut.decisions.height, sets),
         dropped=cut.dropped,
         notes=source.report.notes,
-        hashes=dict(source.report.files) | _hashes(tokenizer, inputs.table, cut.decisions),
+        hashes=dict(source.report.files) | _hashes(tokenizer, merged.table, cut.decisions),
         baselines={name: part.baselines for name, part in made.items()},
         as_of={name: part.rows["available_time"].to_numpy() for name, part in made.items()},
         entity={name: part.rows["entity"].to_numpy() for name, part in made.items()},
-        bayes=None if known_law is None else known_law.bayes(),
-        bayes_in_context=None if known_law is None else _bayes_in_context(known_law, sets["test"]),
+        **_known_law(None if merges else market, label, decision_kinds, sets["test"]),
     )
 
 
@@ -148,6 +153,9 @@ def check_market(
     min_context: int | None = None,
     decision_every: int = 1,
     calendar: str | None = None,
+    decision_kinds: Sequence[int] | None = None,
+    joint: Sequence[str] | None = None,
+    merges: int = 0,
     **_: object,
 ) -> None:
     """Refuse settings of `prepare_market` that no data could be prepared with; nothing is read for it.
@@ -155,10 +163,11 @@ def check_market(
     Raises:
         ValueError: naming the setting.
     """
-    known_fields(fields, n_bins)
     least_context(max_seq_len, layout, min_context)
     if decision_every < 1:
         raise ValueError(f"decision_every must be at least 1, got {decision_every}")
+    require_merges(joint, merges, known_fields(fields, n_bins))
+    require_stretches(merges, decision_every, decision_kinds)
     if calendar is not None:
         exchange_zone(calendar)
 
@@ -209,7 +218,7 @@ class _Part:
         )
 
     def cut(self, table: TokenTable, max_seq_len: int, layout: Layout, min_context: int | None) -> SequenceSet:
-        row = self.rows["row"].to_numpy()
+        row = self.rows["token"].to_numpy()
         if layout == "windows":
             # Every token of the table would be in a sequence, those of the other parts too.
             as_of = self.rows["available_time"].to_numpy()
@@ -268,6 +277,25 @@ def _audit(
     )
 
 
+def _tokenizer(
+    events: pl.DataFrame,
+    source: Source,
+    cut: Cut,
+    may_fit: npt.NDArray[np.bool_],
+    decisions: npt.NDArray[np.int64],
+    settings: tuple[Sequence[str] | None, int, str],
+    joint: Sequence[str] | None,
+    merges: int,
+) -> Tokenizer:
+    """Fitted on the events that may be seen until training ends; `settings` are fields, bins and zone."""
+    fields, n_bins, zone = settings
+    until = cut.end_of_training
+    seen = may_fit & (events["available_time"].to_numpy() < until)
+    past = events.lazy().filter(pl.lit(pl.Series(may_fit)))
+    tokenizer = Tokenizer.fit(past, source.instruments, fitted_until=until, fields=fields, n_bins=n_bins, zone=zone)
+    return with_merges(tokenizer, events, seen, decisions, joint, merges)
+
+
 def _fitted(tokenizer: Tokenizer, may_fit: npt.NDArray[np.bool_], cut: Cut) -> tuple[Fitted, ...]:
     train = cut.split.train
     return (
@@ -275,6 +303,15 @@ def _fitted(tokenizer: Tokenizer, may_fit: npt.NDArray[np.bool_], cut: Cut) -> t
         replace(cut.fitted, rows=train),
         Fitted("baselines", None, 0, train),
     )
+
+
+def _known_law(
+    market: SyntheticMarket | None, label: Label, kinds: Sequence[int] | None, test: SequenceSet
+) -> dict[str, Any]:
+    """The best that is possible, and the same in the context that decisions have, which is one of events."""
+    if market is None or not _is_drawn(label, kinds):
+        return {}
+    return {"bayes": market.bayes(), "bayes_in_context": _bayes_in_context(market, test)}
 
 
 def _is_drawn(label: Label, kinds: Sequence[int] | None) -> bool:
