@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -126,3 +127,45 @@ def test_changes_of_an_item_by_words_and_by_embeddings(
     assert "written as .parquet or .csv" in capsys.readouterr().err
     assert call(monkeypatch, "changes", "data=synthetic", f"out={out}") == 2
     assert "changes are of filings, but data is market" in capsys.readouterr().err
+
+
+def write_closes(folder: Path, first: str, last: str) -> Path:
+    """Daily closes of two of the three companies, on every weekday from the first day to the last."""
+    days = pl.date_range(pl.lit(first).str.to_date(), pl.lit(last).str.to_date(), "1d", eager=True)
+    days = days.filter(days.dt.weekday() <= 5)
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for ticker in ("AAA", "BBB"):
+        closes = np.round(100 * np.exp(np.cumsum(rng.normal(0, 0.01, len(days)))), 2)
+        pl.DataFrame({"date": days, "close": closes}).write_csv(folder / f"{ticker}.csv")
+    known = {str(i): {"cik_str": 11 * (i + 1), "ticker": ticker} for i, ticker in enumerate(("AAA", "BBB", "C"))}
+    (folder.parent / "tickers.json").write_text(json.dumps(known))
+    return folder
+
+
+@pytest.mark.parametrize(("first", "last", "code"), [("2016-01-01", "2026-06-30", 0), ("2016-01-01", "2020-12-31", 1)])
+def test_a_market_reads_the_embeddings_if_their_model_saw_nothing_of_what_is_held_out(
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    first: str,
+    last: str,
+    code: int,
+) -> None:
+    closes = write_closes(tmp_path / "closes", first, last)
+    embed(home, tmp_path / "table")
+    run = tmp_path / "run"
+    given = [
+        *("experiment=market", "data=with_filings", f"data.path={closes}", f"data.source.filings={tmp_path / 'table'}"),
+        *(f"data.source.tickers={tmp_path / 'tickers.json'}", "labels.horizon=5", "data.max_seq_len=64"),
+        *("trainer.max_steps=1", "trainer.validate_every=1", "trainer.threads=1", "data.prepare.decision_every=10"),
+    ]
+    assert call(monkeypatch, "train", *given, "test=false", f"paths.output_dir={run}") == code
+    said = capsys.readouterr()
+    if code:
+        assert "fitted on rows outside training: encoder of filings" in said.err
+        return
+    assert len(load_model(run / "model").encoder.config.vectors["filing"]) == 64
+    data = json.loads((run / "data.json").read_text())
+    assert data["counts"]["set aside by the source: filings of companies that the market does not have"] == 6

@@ -32,7 +32,8 @@ def read_embeddings(folder: str | Path, item: str | None = None) -> FilingVector
     if not (Path(folder) / "_delta_log").is_dir():
         raise ValueError(f"{folder} holds no table that score.py wrote with output=embeddings")
     table = pl.read_delta(str(folder))
-    lacking = [name for name in ("accession", "item", "embedding") if name not in table.columns]
+    needed = ("entity", "as_of", "key", "accession", "item", "embedding", "model_sha")
+    lacking = [name for name in needed if name not in table.columns]
     if lacking:
         raise ValueError(f"{folder} is no table of embeddings of filings: it lacks {', '.join(lacking)}")
     if "seen_until" not in table.columns:
@@ -45,10 +46,17 @@ def read_embeddings(folder: str | Path, item: str | None = None) -> FilingVector
         raise ValueError(f"{folder} has no embeddings of {item or 'whole filings'}; it has {there}")
     if own["accession"].is_duplicated().any():
         raise ValueError(f"{folder} has {own.filter(pl.col('accession').is_duplicated())['accession'][0]} twice")
+    empty = [name for name in ("entity", "as_of", "accession", "embedding", "seen_until") if own[name].null_count()]
+    if empty:
+        raise ValueError(f"{folder} has rows without {', '.join(empty)}")
+    sizes = own["embedding"].list.len().unique().sort().to_list()
+    if len(sizes) > 1 or not sizes[0]:
+        raise ValueError(
+            f"{folder} has embeddings of {' and '.join(map(str, sizes))} numbers; they must be of one size"
+        )
     frame = own.select("entity", event_time="as_of", available_time="as_of", accession="accession")
-    until = own["seen_until"].max()
-    assert isinstance(until, int)
-    values = np.stack(own["embedding"].to_list()).astype(np.float32)
+    values = own["embedding"].list.to_array(sizes[0]).to_numpy().astype(np.float32)
+    until = max(own["seen_until"].to_list())
     return FilingVectors(frame, values, until, f"encoder of filings {own['model_sha'][0][:12]}")
 
 

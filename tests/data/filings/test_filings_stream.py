@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,15 @@ def test_embeddings_come_from_the_table_that_scoring_wrote(tmp_path: Path) -> No
         (table(item="7"), "7", "has b twice"),
         (table().drop("seen_until"), "1A", "does not say what it had seen"),
         (table().drop("embedding"), "1A", "lacks embedding"),
+        (table(as_of=None).cast({"as_of": pl.Int64}), "1A", "has rows without as_of"),
+        (table().with_columns(embedding=pl.Series([[1.0], [1.0, 2.0], []])), "1A", "of 1 and 2 numbers"),
+        (
+            table().with_columns(embedding=pl.Series([[1.0, math.nan]] * 3)),
+            "1A",
+            "vector of a has numbers that are not",
+        ),
     ):
-        folder = written(tmp_path / str(abs(hash(sentence))), frame)
+        folder = written(tmp_path / sentence.replace(" ", "-"), frame)
         with pytest.raises(ValueError, match=sentence):
             read_embeddings(folder, item)
     with pytest.raises(ValueError, match=r"holds no table that score\.py wrote"):
