@@ -196,6 +196,8 @@ WRONG = [
     (["data.prepare.n_bins=1"], "n_bins must lie in 2 … "),
     (["data.prepare.n_bins=many"], "data.prepare and labels: "),
     (["data.prepare.fields=[kind,colour]"], "fields must be some of "),
+    (["data.prepare.merges=5"], "merges = 5 joins types of events: say with joint which fields a type has"),
+    (["data.prepare.joint=[colour]"], "joint must be some of the token fields kind, side, size, "),
     (["data.prepare.layout=heap"], "layout must be one of each, chunks, windows, document, got 'heap'"),
     (["data.prepare.min_context=0"], "min_context must lie in 1 … max_seq_len = 512, got 0"),
     (["data.prepare.decision_every=0"], "decision_every must be at least 1, got 0"),
