@@ -33,6 +33,7 @@ from quantattn.data.schema import CANONICAL_ORDER, Filings, check
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
 
 _WILD = re.compile(r"[*?\[]")
+_MOST_WARNINGS = 100
 _LOG = logging.getLogger(__name__)
 
 
@@ -132,11 +133,13 @@ def scan_filings(
         else:
             reads.append(finish(parsed[file], name, options))
     reads = _without_duplicates(reads)
-    for read in reads:
-        if read.status in BAD:
-            if on_bad == "refuse":
-                raise ValueError(f"{read.file}: {_reason(read)}")
-            _LOG.warning("%s is set aside: %s", read.file, _reason(read))
+    bad = [read for read in reads if read.status in BAD]
+    if bad and on_bad == "refuse":
+        raise ValueError(f"{bad[0].file}: {_reason(bad[0])}")
+    for read in bad[:_MOST_WARNINGS]:
+        _LOG.warning("%s is set aside: %s", read.file, _reason(read))
+    if len(bad) > _MOST_WARNINGS:
+        _LOG.warning("%d more are set aside; the account of the source has all", len(bad) - _MOST_WARNINGS)
     hashes = {name: file_sha256(file) for name, file in zip(names, files, strict=True) if file.is_file()}
     return _source(reads, hashes, options)
 

@@ -7,6 +7,7 @@ import json
 import lzma
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,6 +128,17 @@ def test_a_filing_date_is_not_a_time_unless_it_is_said_to_be_enough(tmp_path: Pa
     assert scan_filings(tmp_path, index=other).documents["detail"].to_list() == [
         "the index dates it 2023-03-15, its own filing date is 2024-03-15"
     ]
+
+
+def test_what_comes_later_changes_no_earlier_row(tmp_path: Path) -> None:
+    """Another filing, and another text of it, leave the rows before it as they were, bit for bit."""
+    times = [{"filename": each["filename"], "accepted": f"2016022{n}161500"} for n, each in enumerate(RECORDS)]
+    index = FilingIndex(times)
+    before = scan_filings(parquet(tmp_path / "x", RECORDS[:2]), index=index).frame.collect()
+    for later in (RECORDS[2], RECORDS[2] | {"section_1": "another"}):
+        after = scan_filings(parquet(tmp_path / "x", [*RECORDS[:2], later]), index=index).frame.collect()
+        assert after.height == 3
+        assert after.filter(pl.col("available_time") <= before["available_time"].max()).equals(before)
 
 
 def test_items_are_taken_as_they_were_cut(tmp_path: Path) -> None:
