@@ -79,10 +79,12 @@ class ShownStage(Stage):
         own = rows.with_columns(order_id=pl.lit(0, pl.Int64), _ships=pl.col("kind") == UPDATE).with_columns(missing)
         own = own.select(*columns, "_ships")
         before = own.clear() if self._last is None else self._last.with_columns(_ships=pl.lit(True))
-        place = pl.when("_ships").then(pl.int_range(pl.len(), dtype=pl.UInt32)).forward_fill().over("entity")
+        # The rows are numbered before they are parted by entity: a number is a place among all of them.
+        place = pl.when("_ships").then("_row").forward_fill().over("entity")
         sizes = [name for name in self._names if "_size_" in name]
         made = (
             pl.concat([before, own])
+            .with_row_index("_row")
             .with_columns(place.alias("_place"))
             .with_columns(pl.col(self._names).gather(pl.col("_place")))
             .with_columns(pl.col(sizes).fill_null(0))
