@@ -58,7 +58,8 @@ class Scratch:
         except (OSError, pl.exceptions.ComputeError) as error:
             where = self._folder or self._parent or tempfile.gettempdir()
             raise OSError(
-                f"{rows.height:,} rows could not be set down in {where}: {error}; scratch= names another folder"
+                f"{rows.height:,} rows could not be set down in {where}: {error}; "
+                "scratch= or TMPDIR names another folder"
             ) from error
         return path
 
@@ -96,7 +97,7 @@ class Runs:
     """Rows that come in the order of a feed and leave in that of (name, available_time, seq), any number of times.
 
     Rows have the columns `name` (UInt32, a place in `names`) and `available_time`, and come in the order of their
-    `seq`. No column is text.
+    `seq`. A column that some of them lack is null there.
 
     Args:
         names: what each name stands for; names leave in its order. It may grow while rows come, and never change.
@@ -112,7 +113,7 @@ class Runs:
 
     def add(self, rows: pl.DataFrame) -> None:
         """Take the rows that follow."""
-        self._none = rows.clear()
+        self._none = pl.concat([self._none, rows.clear()], how="diagonal")
         self._held.append(rows)
         self._bytes += int(rows.estimated_size())
         if self._bytes > KEPT:
@@ -168,7 +169,7 @@ class Runs:
             return
         rank = np.zeros(len(self._names), np.int64)
         rank[self._order()] = np.arange(len(rank))
-        rows = pl.concat(self._held)
+        rows = pl.concat(self._held, how="diagonal")
         self._held, self._bytes = [], 0
         rows = _sorted(rows, rank)
         if not rows.height:
@@ -261,7 +262,7 @@ def _spans(run: _Run, at: Places, names: Sequence[int]) -> list[tuple[int, int]]
 
 
 def _together(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    return parts[0] if len(parts) == 1 else pl.concat(parts, rechunk=True)
+    return parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal", rechunk=True)
 
 
 def _sorted(rows: pl.DataFrame, rank: Ints) -> pl.DataFrame:

@@ -49,6 +49,18 @@ def test_rows_leave_in_canonical_order(rows: list[tuple[int, int]], cut: int, ke
         )
 
 
+@pytest.mark.parametrize("kept", [0, 10**6])
+def test_a_column_that_some_rows_lack_is_null_there(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "KEPT", kept)
+    made = Runs(NAMES, Scratch())
+    made.add(table([(0, 5), (1, 3)]).with_columns(price=pl.lit(7)))
+    made.add(table([(0, 4)], 2).with_columns(side=pl.lit("ask")))
+    first, *rest = made.batches()
+    assert first.columns == ["seq", "name", "available_time", "price", "side"]
+    whole = pl.concat([first, *rest], how="diagonal").sort("seq")
+    assert whole.select("seq", "price", "side").rows() == [(0, 7, None), (1, 7, None), (2, None, "ask")]
+
+
 def test_a_long_name_leaves_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(runs, "KEPT", 500)
     monkeypatch.setattr(runs, "ROWS", 50)
@@ -68,7 +80,7 @@ def test_a_long_name_leaves_in_batches_of_bounded_size(monkeypatch: pytest.Monke
 def test_a_folder_that_takes_nothing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(runs, "KEPT", 0)
     made = Runs(NAMES, Scratch(tmp_path / "nowhere"))
-    with pytest.raises(OSError, match=r"3 rows could not be set down in .*nowhere.*scratch= names another folder"):
+    with pytest.raises(OSError, match=r"3 rows could not be set down in .*nowhere.*scratch= or TMPDIR names another"):
         made.add(table([(0, 1), (1, 1), (2, 1)]))
 
 

@@ -57,7 +57,7 @@ def scan_binance_depth(
     """Depth snapshots and updates as book events (schema `BookEvents`).
 
     The files carry the venue's clock alone, so `available_time` is `event_time`. The table of one file is
-    made in pieces, that of several in memory: see `build`.
+    made in pieces, that of several is sorted first: see `build`.
 
     Args:
         path: one file, plain or compressed, or a folder of snapshot and update files, which are merged by time.

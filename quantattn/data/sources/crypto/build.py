@@ -1,4 +1,4 @@
-"""Rows of a feed as a source: in one pass over pieces where they are in order, in memory where they must be sorted."""
+"""Rows of a feed as a source: in one pass over pieces where they are in order, sorted on disk where they are not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quantattn.data.market.levels import LevelBook, LevelTally
 from quantattn.data.schema import CANONICAL_ORDER, CLEAR, EXECUTE, UPDATE, Instrument, level_columns
 from quantattn.data.sources.crypto.feed import Account
 from quantattn.data.sources.decimals import greatest_step
-from quantattn.data.sources.runs import made_again
+from quantattn.data.sources.runs import Runs, Scratch, made_again
 from quantattn.data.sources.source import Source
 
 KEPT = 4_000_000
@@ -201,9 +201,10 @@ class _SeveralEntities(Exception):
 def build(parts: Parts, stage_of: Callable[[Account], Stage], account: Account, *, merged: bool = False) -> LevelSource:
     """Read the files, check every row, and make the source.
 
-    Rows of one entity are those of the table in the order of its files, so that pieces follow one another and no more
-    than a few are in memory; of the table itself up to `KEPT` rows are, and a larger one is made again whenever it is
-    computed. Rows of several entities, and rows of merged files, are sorted in memory.
+    Rows of one entity are those of the table in the order of its files, so that pieces follow one another. Rows of
+    several entities, and rows of merged files, are read once, sorted, and set down in the system's folder for temporary
+    files as far as memory does not hold them. No more than a few pieces are in memory; of the table itself up to `KEPT`
+    rows are, and a larger one is made again whenever it is computed.
 
     Args:
         parts: reads the files.
@@ -213,15 +214,38 @@ def build(parts: Parts, stage_of: Callable[[Account], Stage], account: Account, 
     """
     if not merged:
         try:
-            return _piece_by_piece(parts, stage_of, account)
+            return _piece_by_piece(lambda account: _of_one_entity(parts(account)), stage_of, account)
         except _SeveralEntities:
             account = account.again()
-    stage = stage_of(account)
-    made = list(_run([sort_rows(parts(account))], stage))
-    seen = _Seen(0, {})
-    for frame in made:
-        seen.add(frame, 10**-account.reading.price_exponent)
-    return _source(pl.concat(made).lazy(), seen, stage)
+    rows = _Sorted(parts(account))
+    return _piece_by_piece(lambda _: rows.pieces(), stage_of, account)
+
+
+class _Sorted:
+    """Rows of several entities in canonical order, as often as they are asked for; `seq` counts them as they come."""
+
+    def __init__(self, parts: Iterable[pl.DataFrame]) -> None:
+        self._names: list[str] = []
+        self._runs = Runs(self._names, Scratch())
+        codes: dict[str, int] = {}
+        count = 0
+        for part in parts:
+            for name in part["entity"].unique(maintain_order=True):
+                if name not in codes:
+                    codes[name] = len(self._names)
+                    self._names.append(name)
+            code = pl.col("entity").replace_strict(codes, return_dtype=pl.UInt32)
+            seq = count + pl.int_range(pl.len(), dtype=pl.Int64)
+            self._runs.add(part.select(pl.exclude("entity", "seq"), name=code, seq=seq))
+            count += part.height
+
+    def pieces(self) -> Iterator[pl.DataFrame]:
+        """They, in tables of a few hundred thousand rows."""
+        names, none = pl.Series("entity", self._names, pl.String), pl.DataFrame()
+        for rows in self._runs.batches():  # the first has no row and every column
+            none = none if none.width else rows
+            whole = pl.concat([none, rows], how="diagonal")
+            yield whole.with_columns(names.gather(whole["name"])).drop("name")
 
 
 def sort_rows(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
@@ -230,10 +254,10 @@ def sort_rows(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     return rows.sort(CANONICAL_ORDER, maintain_order=True)
 
 
-def _piece_by_piece(parts: Parts, stage_of: Callable[[Account], Stage], account: Account) -> LevelSource:
+def _piece_by_piece(pieces: Parts, stage_of: Callable[[Account], Stage], account: Account) -> LevelSource:
     stage, seen, kept = stage_of(account), _Seen(0, {}), list[pl.DataFrame]()
     schema = None
-    for made in _run(_of_one_entity(parts(account)), stage):
+    for made in _run(pieces(account), stage):
         schema = made.schema
         seen.add(made, 10**-account.reading.price_exponent)
         if seen.rows <= KEPT:
@@ -245,12 +269,12 @@ def _piece_by_piece(parts: Parts, stage_of: Callable[[Account], Stage], account:
 
     def again() -> Iterator[pl.DataFrame]:
         fresh = account.again()
-        return _run(_of_one_entity(parts(fresh)), stage_of(fresh))
+        return _run(pieces(fresh), stage_of(fresh))
 
     return _source(made_again(again, schema or pl.Schema()), seen, stage)
 
 
-def _run(rows: Iterator[pl.DataFrame] | list[pl.DataFrame], stage: Stage) -> Iterator[pl.DataFrame]:
+def _run(rows: Iterator[pl.DataFrame], stage: Stage) -> Iterator[pl.DataFrame]:
     for piece in rows:
         yield stage.take(piece)
     if (rest := stage.rest()) is not None:

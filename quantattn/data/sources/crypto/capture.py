@@ -38,7 +38,7 @@ def scan_capture(
 ) -> LevelSource:
     """Captured messages as book events (schema `BookEvents`), trades among them, of every instrument in the capture.
 
-    A table of one instrument is made in pieces, others in memory: see `build`.
+    A table of one instrument is made in pieces, others are sorted first: see `build`.
 
     Args:
         path: one file, plain or compressed, or a folder of them, read in the order of their names.

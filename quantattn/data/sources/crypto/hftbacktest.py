@@ -37,7 +37,7 @@ def scan_hftbacktest(
 ) -> LevelSource:
     """Recorded messages as book events (schema `BookEvents`), trades among them.
 
-    A table of one instrument is made in pieces, others in memory: see `build`.
+    A table of one instrument is made in pieces, others are sorted first: see `build`.
 
     Args:
         path: one file, plain or compressed, or a folder of them, read in the order of their names.

@@ -66,7 +66,7 @@ def scan_tardis(
     """Tardis CSV files as book events (schema `BookEvents`), trades among them, or as `Trades` when there is no book.
 
     What a file is, its header says. Entities are named EXCHANGE:SYMBOL. A table of one instrument and
-    one kind of file is made in pieces, others in memory: see `build`.
+    one kind of file is made in pieces, others are sorted first: see `build`.
 
     Args:
         path: one file, plain or compressed, or a folder: trades beside one kind of book.
