@@ -139,8 +139,8 @@ def _orders(kind, side, price, size, order_id, table, counts, tallies, window, s
             if had and not left:
                 _close(table, row)
         elif kind[i] == CLEAR:
-            if standing:
-                table[:, 2] = 0
+            for row in range(len(table) if standing else 0):  # one by one, which compiles faster than a slice
+                table[row, 2] = 0
             standing = 0
             n = _note(moves, n, EMPTY, 0, 0, 0)
         upto[i - start] = n
@@ -210,7 +210,8 @@ def grow(table: Ints, larger: Ints) -> None:
             free = _slot(table[row, 0], mask)
             while larger[free, 2]:
                 free = (free + 1) & mask
-            larger[free] = table[row]
+            for j in range(4):  # one by one, which compiles faster than a row
+                larger[free, j] = table[row, j]
 
 
 @njit

@@ -20,7 +20,7 @@ from quantattn.data.schema import Instrument
 from quantattn.data.sources.itch_format import MESSAGES
 from quantattn.data.sources.itch_rows import Sessions
 from quantattn.data.sources.runs import Scratch, lazy_table
-from quantattn.data.sources.source import Source, SourceReport, file_sha256
+from quantattn.data.sources.source import Source, SourceReport
 
 PRICE_EXPONENT = -4
 _DATES = (
@@ -102,7 +102,7 @@ def scan_itch(
         instruments=tuple(Instrument(sessions.names[name], PRICE_EXPONENT, tick) for name in sessions.runs.names()),
         report=SourceReport(
             rows_read=sessions.rows,
-            files={file.name: file_sha256(file) for file, _ in files.values()},
+            files={file.name: sessions.hashes[file] for file, _ in files.values()},
             notes=tuple(notes),
         ),
         tables=sessions.tables,

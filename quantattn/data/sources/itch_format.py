@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,16 +87,20 @@ class Piece:
     offset: int
     zeros: bool
 
-    def rows(self, code: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Numbers of the messages of a type in the piece, and the messages as a structured array."""
-        numbers = np.flatnonzero(self.codes == ord(code))
+    def rows(self, code: str) -> NDArray[Any]:
+        """The messages of a type as a structured array."""
         layout = MESSAGES[code]
-        taken = self.data[self.starts[numbers][:, None] + np.arange(layout.itemsize)]
-        return numbers, np.ascontiguousarray(taken).view(layout)[:, 0]
+        taken = self.data[self.starts[self.codes == ord(code)][:, None] + np.arange(layout.itemsize)]
+        return np.ascontiguousarray(taken).view(layout)[:, 0]
 
 
-def read_pieces(path: Path, piece: int = _PIECE) -> Iterator[Piece]:
+def read_pieces(path: Path, piece: int = _PIECE, digest: Any = None) -> Iterator[Piece]:
     """Cut a plain or gzipped file into pieces of whole messages; at most about two pieces are in memory at once.
+
+    Args:
+        path: the file.
+        piece: bytes of a piece, about.
+        digest: of `hashlib`; gets the file's bytes as they lie on disk, if all pieces are taken.
 
     Raises:
         DamagedItch: an unknown type, a length that is not the type's, a file that ends inside a message, broken gzip.
@@ -106,45 +110,66 @@ def read_pieces(path: Path, piece: int = _PIECE) -> Iterator[Piece]:
     lengths = np.zeros(256, np.int64)
     for code, layout in MESSAGES.items():
         lengths[ord(code)] = layout.itemsize
-    rest, offset, zeros = b"", 0, None
-    for block in _blocks(path, piece):
-        rest += block
-        if zeros is None and len(rest) >= 3:
-            zeros = rest[:2] == b"\0\0"
-        data = np.frombuffer(rest, np.uint8).copy()
-        starts = np.zeros(len(data) // 14 + 1, np.int64)
-        count, at, wrong = walker.walk(data, lengths, bool(zeros), starts)
-        if count:
-            yield Piece(data[:at], starts[:count], data[starts[:count]], offset, bool(zeros))
-        rest, offset = rest[at:], offset + at
-        if wrong == walker.WRONG_TYPE:
-            raise DamagedItch(
-                f"{path.name}, byte {offset + 2}: found 0x{rest[2]:02x} as the type of a message, expected one of "
-                f"{' '.join(MESSAGES)}"
-            )
-        if wrong == walker.WRONG_LENGTH:
-            expected = 0 if zeros else lengths[rest[2]]
-            raise DamagedItch(
-                f"{path.name}, byte {offset}: found length {int.from_bytes(rest[:2], 'big')} before a message of type "
-                f"{chr(rest[2])}, expected {expected}{', as before every message here' if zeros else ''}"
-            )
+    rest, offset, zeros = np.zeros(0, np.uint8), 0, None
+    with path.open("rb") as raw:
+        file = _unpacked(raw, digest)
+        while len(data := _with_more(path, file, rest, piece, offset)) > len(rest):
+            if zeros is None and len(data) >= 3:
+                zeros = not data[:2].any()
+            room = len(data) // 14 + 1
+            starts, codes = np.empty(room, np.int64), np.empty(room, np.uint8)
+            count, at, wrong = walker.walk(data, lengths, bool(zeros), starts, codes)
+            if count:
+                yield Piece(data[:at], starts[:count], codes[:count], offset, bool(zeros))
+            rest, offset = data[at:], offset + at
+            if wrong == walker.WRONG_TYPE:
+                raise DamagedItch(
+                    f"{path.name}, byte {offset + 2}: found 0x{rest[2]:02x} as the type of a message, expected one of "
+                    f"{' '.join(MESSAGES)}"
+                )
+            if wrong == walker.WRONG_LENGTH:
+                given, expected = int(rest[0]) * 256 + int(rest[1]), 0 if zeros else lengths[rest[2]]
+                raise DamagedItch(
+                    f"{path.name}, byte {offset}: found length {given} before a message of type {chr(rest[2])}, "
+                    f"expected {expected}{', as before every message here' if zeros else ''}"
+                )
     # Nasdaq may close a session with a length of 0 and nothing after it.
-    if rest and rest != b"\0\0":
+    if len(rest) and rest.tobytes() != b"\0\0":
         raise DamagedItch(f"{path.name} ends at byte {offset + len(rest)}, inside the message that begins at {offset}")
 
 
-def _blocks(path: Path, size: int) -> Iterator[bytes]:
-    read = 0
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        file: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-        while True:
-            try:
-                block = file.read(size)
-            except (OSError, EOFError, zlib.error) as error:
-                raise DamagedItch(f"{path.name} breaks off after about byte {read} unpacked: {error}") from error
-            if not block:
-                return
-            read += len(block)
-            yield block
+def _unpacked(raw: IO[bytes], digest: Any) -> Any:
+    """A file that fills arrays with the bytes of a plain or gzipped one, and tells `digest` those on disk."""
+    packed = raw.read(2) == b"\x1f\x8b"
+    raw.seek(0)
+    disk = raw if digest is None else _Digested(raw, digest)
+    return gzip.GzipFile(fileobj=cast("IO[bytes]", disk)) if packed else disk
+
+
+def _with_more(path: Path, file: Any, rest: NDArray[np.uint8], size: int, offset: int) -> NDArray[np.uint8]:
+    """`rest`, which begins at byte `offset` of the file, and the bytes that follow it; `rest` alone at the end."""
+    data = np.empty(len(rest) + size, np.uint8)
+    data[: len(rest)] = rest
+    try:
+        got = file.readinto(data[len(rest) :])
+    except (OSError, EOFError, zlib.error) as error:
+        where = offset + len(rest)
+        raise DamagedItch(f"{path.name} breaks off after about byte {where} unpacked: {error}") from error
+    return data[: len(rest) + got]
+
+
+class _Digested:
+    """A file that tells a digest of all that is read from it."""
+
+    def __init__(self, raw: IO[bytes], digest: Any) -> None:
+        self._raw, self._digest = raw, digest
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._raw.read(size)
+        self._digest.update(data)
+        return data
+
+    def readinto(self, buffer: NDArray[np.uint8]) -> int:
+        got: int = self._raw.readinto(buffer)  # type: ignore[attr-defined]
+        self._digest.update(buffer[:got])
+        return got

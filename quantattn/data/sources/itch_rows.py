@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from quantattn.data.market.rebuild import compiled
 from quantattn.data.schema import CANCEL, CROSS, DELETE, EXECUTE, EXECUTE_HIDDEN, HALT, NEW
+from quantattn.data.sources import runs
 from quantattn.data.sources.itch_format import MESSAGES, DamagedItch, Piece, read_pieces
 from quantattn.data.sources.runs import Runs, Scratch, Tables
 
@@ -21,9 +23,11 @@ _KINDS = {"A": NEW, "F": NEW, "E": EXECUTE, "C": EXECUTE, "X": CANCEL, "D": DELE
 _KINDS |= {"P": EXECUTE_HIDDEN, "Q": CROSS, "H": HALT}
 """Type → kind of its row; a U has a second one, NEW. Other types are no event of a book."""
 _FIELDS = ("stock", "side", "shares", "order_id", "new_order_id", "price", "printable", "state")
-"""In the order in which `itch_walk` numbers them."""
+"""In the order in which `itch_walk` numbers them; after them come the bytes of `shares`, and the kind."""
 _UNTOLD = {("P", "side"), ("P", "order_id")}
 """What is in a message and means nothing: a P always says B."""
+_ROW = 46
+"""Bytes of an event that is held."""
 _EXPECTED = (
     "",
     "expected a time below 86,400 s after midnight",
@@ -49,6 +53,7 @@ class Sessions:
         tables: type → messages that are no event of a book.
         counts: messages by type, those of stocks that were not asked for too.
         rows: events that were kept.
+        hashes: sha256 of each file, of its bytes as they lie on disk.
     """
 
     scratch: Scratch
@@ -56,6 +61,7 @@ class Sessions:
     names: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     rows: int = 0
+    hashes: dict[Path, str] = field(default_factory=dict)
     runs: Runs = field(init=False)
     tables: Tables = field(init=False)
 
@@ -71,27 +77,26 @@ class Sessions:
                 or none, a side, a state, a name or an order number that cannot be.
         """
         notes: list[str] = []
-        codes, left_out = _Codes(), 0
-        for number, piece in enumerate(read_pieces(path)):
-            if number == 0 and piece.zeros:
-                notes.append("no message has its length before it (0 everywhere); types alone tell where they end")
-            self._name(codes, piece, path)
-            rows, times = _decoded(codes, piece, path)
-            many = np.bincount(piece.codes, minlength=256)
-            self.counts.update({chr(code): int(many[code]) for code in np.flatnonzero(many)})
-            for code in MESSAGES:
-                if many[ord(code)] and code not in _KINDS:
-                    where, messages = piece.rows(code)
-                    self.tables.add(code, _table(messages, times[where] + start))
-            kept = rows if self.wanted is None else rows.filter(pl.col("name").is_in(self._chosen()))
-            left_out += rows.height - kept.height
-            self.runs.add(
-                kept.with_columns(
-                    pl.col("available_time") + start,
-                    seq=pl.int_range(self.rows, self.rows + pl.len(), dtype=pl.Int64),
-                )
-            )
-            self.rows += kept.height
+        codes, digest, left_out = _Codes(), hashlib.sha256(), 0
+        held: list[Piece] = []
+        try:
+            for number, piece in enumerate(read_pieces(path, digest=digest)):
+                if number == 0 and piece.zeros:
+                    notes.append("no message has its length before it (0 everywhere); types alone tell where they end")
+                self._name(codes, piece, path)
+                many = np.bincount(piece.codes, minlength=256)
+                self.counts.update({chr(code): int(many[code]) for code in np.flatnonzero(many)})
+                for code in MESSAGES:
+                    if many[ord(code)] and code not in _KINDS:
+                        self.tables.add(code, _table(piece.rows(code), start))
+                held.append(piece)
+                if max(codes.events.sum() * _ROW, sum(len(each.data) for each in held)) > runs.KEPT:
+                    left_out += self._keep(codes, held, path, start)
+        except DamagedItch:
+            self._keep(codes, held, path, start)  # a message of those that are held may be wrong, and stands before
+            raise
+        left_out += self._keep(codes, held, path, start)
+        self.hashes[path] = digest.hexdigest()
         if not codes.read:
             raise DamagedItch(f"{path.name} holds no message")
         if left_out:
@@ -110,14 +115,45 @@ class Sessions:
                 "halted",
             )
 
-    def _chosen(self) -> list[int]:
-        return [self._places[name] for name in sorted(self.wanted or ()) if name in self._places]
+    def _keep(self, codes: _Codes, held: list[Piece], path: Path, start: int) -> int:
+        """Decode pieces, of which `held` is emptied, to sorted rows; returns how many events were not asked for.
+
+        How many events each stock has is known before, so each of them is written where it belongs.
+        """
+        pieces = held[:]
+        held.clear()
+        if not pieces:
+            return 0
+        codes.halted = np.concatenate([codes.halted, np.zeros(len(self.names) - len(codes.halted), np.bool_)])
+        counts = np.zeros(len(self.names), np.int64)
+        named = np.flatnonzero((codes.events > 0) & (codes.stocks >= 0))
+        np.add.at(counts, codes.stocks[named], codes.events[named])
+        codes.events[:] = 0
+        asked = np.array([self.wanted is None or name in self.wanted for name in self.names], np.bool_)
+        kept = np.where(asked, counts, 0)
+        order = np.array(sorted(range(len(self.names)), key=self.names.__getitem__), np.int64)
+        places, ends = np.full(len(self.names), -1, np.int64), np.cumsum(kept[order])
+        places[order] = np.where(asked[order], ends - kept[order], -1)
+        rows, marks = np.empty((5, kept.sum()), np.int64), np.empty((4, kept.sum()), np.int8)
+        walker = compiled("quantattn.data.sources.itch_walk")
+        for piece in pieces:
+            message, wrong, codes.last, self.rows = walker.decode(
+                *(piece.data, piece.starts, codes.fields, codes.letters, codes.stocks),
+                *(codes.halted, places, codes.last, self.rows, rows, marks),
+            )
+            if wrong:
+                _fail(path, piece, message, _EXPECTED[wrong])
+        codes.read = True
+        rows[0] += start
+        names = np.repeat(order, kept[order]).astype(np.uint32)
+        self.runs.add(_events(names, rows, marks))
+        return int((counts - kept).sum())
 
     def _name(self, codes: _Codes, piece: Piece, path: Path) -> None:
-        """Note which stock each locate code is that the piece names first."""
+        """Note which stock each locate code is that the piece names first, and count events."""
         walker, message = compiled("quantattn.data.sources.itch_walk"), 0
         while True:
-            message = walker.unnamed(piece.data, piece.starts, codes.fields, codes.letters, message)
+            message = walker.count(piece.data, piece.starts, codes.fields, codes.letters, codes.events, message)
             if message == len(piece.starts):
                 break
             at = int(piece.starts[message])
@@ -131,23 +167,23 @@ class Sessions:
                 self.names.append(name)
             locate = int(piece.data[at + 1]) * 256 + int(piece.data[at + 2])
             codes.letters[locate], codes.stocks[locate] = int.from_bytes(letters, "big"), self._places[name]
-        codes.halted = np.concatenate([codes.halted, np.zeros(len(self.names) - len(codes.halted), np.bool_)])
 
 
 class _Codes:
     """What the locate codes of one session stand for, and which stocks are halted."""
 
     def __init__(self) -> None:
-        self.fields, self.wide = np.full((256, len(_FIELDS)), -1, np.int64), np.zeros(256, np.uint8)
-        self.kinds = np.zeros(256, np.uint8)
+        self.fields = np.full((256, len(_FIELDS) + 2), -1, np.int64)
+        self.fields[:, -2:] = 0
         for code, layout in MESSAGES.items():
             own: Any = layout.fields
             for place, name in enumerate(_FIELDS):
                 if name in own and (code, name) not in _UNTOLD and (name == "stock" or code in _KINDS):
                     self.fields[ord(code), place] = own[name][1]
-            self.wide[ord(code)] = own["shares"][0].itemsize if "shares" in own else 0
-            self.kinds[ord(code)] = _KINDS.get(code, 0)
+            wide = own["shares"][0].itemsize if "shares" in own else 0
+            self.fields[ord(code), -2:] = wide, _KINDS.get(code, 0)
         self.letters, self.stocks = np.zeros(65536, np.uint64), np.full(65536, -1, np.int32)
+        self.events = np.zeros(65536, np.int64)
         self.halted, self.last, self.read = np.zeros(0, np.bool_), 0, False
 
 
@@ -155,35 +191,27 @@ def _fail(path: Path, piece: Piece, message: int, what: str) -> None:
     raise DamagedItch(f"{path.name}, message at byte {piece.offset + int(piece.starts[message])}: {what}")
 
 
-def _decoded(codes: _Codes, piece: Piece, path: Path) -> tuple[pl.DataFrame, NDArray[np.int64]]:
-    """Events of a piece in its order, and the times of all its messages, in ns since midnight."""
-    walker = compiled("quantattn.data.sources.itch_walk")
-    m = len(piece.starts)
-    times, rows, marks = np.empty(m, np.int64), np.empty((5, 2 * m), np.int64), np.empty((4, 2 * m), np.int8)
-    n, message, wrong = walker.decode(
-        *(piece.data, piece.starts, codes.fields, codes.wide, codes.kinds, codes.letters, codes.stocks),
-        *(codes.halted, codes.last, times, rows, marks),
-    )
-    if wrong:
-        _fail(path, piece, message, _EXPECTED[wrong])
-    codes.last, codes.read = int(times[-1]), True
+def _events(names: NDArray[np.uint32], rows: NDArray[np.int64], marks: NDArray[np.int8]) -> pl.DataFrame:
+    """What `itch_walk.decode` wrote as columns."""
     columns = {
-        "name": rows[0, :n].astype(np.uint32),
-        "available_time": rows[1, :n],
-        "price": rows[2, :n],
-        "size": rows[3, :n],
-        "order_id": rows[4, :n],
-        "kind": marks[0, :n].astype(np.uint8),
-        "side": marks[1, :n],
-        "printable": marks[2, :n],
-        "halted": marks[3, :n] > 0,
+        "name": names,
+        "available_time": rows[0],
+        "price": rows[2],
+        "size": rows[3],
+        "order_id": rows[4],
+        "kind": marks[0].view(np.uint8),
+        "side": marks[1],
+        "printable": marks[2],
+        "halted": marks[3].view(np.bool_),
+        "seq": rows[1],
     }
-    return pl.DataFrame(columns), times
+    return pl.DataFrame(columns)
 
 
-def _table(rows: NDArray[Any], times: NDArray[np.int64]) -> pl.DataFrame:
+def _table(rows: NDArray[Any], start: int) -> pl.DataFrame:
     """Messages of one type as they are: numbers unsigned, text without the spaces that fill it."""
-    columns: dict[str, Any] = {"event_time": times}
+    times = rows["time"].astype(np.int64) @ (1 << np.arange(40, -8, -8))
+    columns: dict[str, Any] = {"event_time": times + start}
     for name in rows.dtype.names or ():
         if name in ("type", "time"):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import random
 from collections import Counter
@@ -126,7 +127,9 @@ def test_sessions_that_memory_does_not_hold_give_the_same(tmp_path: Path, monkey
         assert [*scratch.glob("*/*.arrow")]
         for _ in range(2):
             assert other.frame.collect().equals(whole.frame.collect())
+        one = scan_itch(tmp_path, 3, scratch=scratch, stocks=["BB.C"])
         own = pl.col("entity") == "BB.C"
+        assert one.frame.drop("seq").collect().equals(whole.frame.filter(own).drop("seq").collect())
         assert other.frame.filter(own).select("seq").collect().equals(whole.frame.filter(own).select("seq").collect())
         assert (other.tally, other.report, other.instruments) == (whole.tally, whole.report, whole.instruments)
         assert all(other.tables[code].equals(table) for code, table in whole.tables.items())
@@ -163,6 +166,27 @@ def test_what_is_damaged_is_named_with_its_byte(tmp_path: Path) -> None:
         assert "holds no message" in one_error(nothing, tmp_path)
     packed = gzip.compress(whole)
     assert "breaks off" in one_error(packed[:-5], tmp_path)
+
+
+def test_of_two_faults_the_first_is_named_though_messages_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = session(100, 2)
+    monkeypatch.setattr(itch_rows, "read_pieces", partial(read_pieces, piece=64))
+    falls = add(1, 4, 10**6, "B", 10, "AAA", 100)
+    start = len(framed(messages[:60])) + 2
+    for later in (b"\0\7Zzzzzzz", framed([add(2, 10**12, 1, "B", 1, "A\1B", 1)])):
+        data = framed([*messages[:60], falls, *messages[60:]]) + later
+        assert f"message at byte {start}: its time is before" in one_error(data, tmp_path)
+        assert "its time is before" not in one_error(framed(messages) + later, tmp_path)
+
+
+def test_the_hash_in_the_report_is_that_of_the_bytes_on_disk(tmp_path: Path) -> None:
+    plain = framed(session(300, 3))
+    members = gzip.compress(plain[:1000]) + gzip.compress(plain[1000:])
+    for name, data in {"a.itch": plain + b"\0\0", "b.itch.gz": members, "c.itch.gz": members + bytes(300)}.items():
+        source = scan_itch(write(tmp_path, data, name), date="2012-06-21")
+        assert source.report.files == {name: hashlib.sha256(data).hexdigest()}
 
 
 def test_days_files_and_stocks_that_are_not_there(tmp_path: Path) -> None:
