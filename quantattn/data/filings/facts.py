@@ -19,7 +19,8 @@ from quantattn.data.filings.words import number_of_words
 
 LARGEST = 2**63 - 1
 LONGEST = 1_000
-"""Characters of a text that is a fact and no text block."""
+"""Characters of a text that is a fact and no text block, and of a unit."""
+_LONGEST_CONTEXT = 4_000
 
 _MARKED = frozenset(("ix:nonfraction", "ix:nonnumeric", "ix:fraction"))
 _DATE = re.compile(r"(\d{4}-\d{2}-\d{2})(T00:00:00)?", re.ASCII)
@@ -76,6 +77,8 @@ class Context:
     start: str | None
     end: str | None
     dimensions: tuple[str, ...]
+    too_long: bool = False
+    """A context stands in every fact that names it, so that long ones would make much of little."""
 
 
 class LeftOut(Exception):
@@ -118,6 +121,8 @@ def _fact(node: Any, contexts: Mapping[str, Context | None], units: Mapping[str,
     context = contexts[key]
     if context is None:
         raise LeftOut("with a period that is none")
+    if context.too_long:
+        raise LeftOut("with a context that is too long")
     place = (concept, context.identifier, context.start, context.end)
     if node.tag == "ix:fraction":
         raise LeftOut("fractions")
@@ -129,7 +134,7 @@ def _fact(node: Any, contexts: Mapping[str, Context | None], units: Mapping[str,
             raise LeftOut("text blocks")
         return Fact(*place, "", None, None, None, text, context.dimensions, hidden)
     unit = units.get(attributes.get("unitref") or "")
-    if not unit:
+    if not unit or len(unit) > LONGEST:
         raise LeftOut("without a unit")
     value, exponent = None, None
     if not any(name.rpartition(":")[2] == "nil" and told in ("true", "1") for name, told in attributes.items()):
@@ -220,11 +225,14 @@ def _context(node: Any) -> Context | None:
 def make_context(identifier: str, dates: Mapping[str, str], dimensions: Iterable[str]) -> Context | None:
     """A context from the dates of its period by the element's name in small letters; None for a period that is none."""
     start = period_date(dates["startdate"], last=False) if "startdate" in dates else None
-    told = dates.get("enddate") or dates.get("instant")
-    end = period_date(told, last=True) if told else None
+    last = dates.get("enddate") or dates.get("instant")
+    end = period_date(last, last=True) if last else None
     if "forever" not in dates and (end is None or ("startdate" in dates and start is None)):
         return None
-    return Context(identifier, start, end, tuple(sorted(dimensions)))
+    told = tuple(sorted(dimensions))
+    if len(identifier) + sum(map(len, told)) > _LONGEST_CONTEXT:
+        return Context("", start, end, (), too_long=True)
+    return Context(identifier, start, end, told)
 
 
 def period_date(text: str, *, last: bool) -> str | None:

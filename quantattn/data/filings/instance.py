@@ -222,6 +222,8 @@ class _Reader:
         context = self._contexts[key]
         if context is None:
             raise LeftOut("with a period that is none")
+        if context.too_long:
+            raise LeftOut("with a context that is too long")
         if node.fraction:
             raise LeftOut("fractions")
         place = (node.name, context.identifier, context.start, context.end)
@@ -231,7 +233,7 @@ class _Reader:
                 raise LeftOut("text blocks")
             return Fact(*place, "", None, None, None, text, context.dimensions, False)
         unit = self._units.get(told["unitRef"])
-        if not unit:
+        if not unit or len(unit) > LONGEST:
             raise LeftOut("without a unit")
         if _is_nil(told):
             return Fact(*place, unit, None, None, read_decimals(told.get("decimals")), "", context.dimensions, False)

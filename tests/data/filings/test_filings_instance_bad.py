@@ -77,3 +77,18 @@ def test_a_limit_that_an_instance_passes_leaves_the_filing_its_text(tmp_path: Pa
     assert source.documents["detail"][0].startswith("XBRL instance: ")
     assert source.facts is not None
     assert source.facts.height == 0
+
+
+def test_long_contexts_and_units_are_not_repeated_in_every_fact() -> None:
+    """A context of a megabyte in a thousand facts would make a gigabyte of them."""
+    axis = "<xbrldi:typedMember dimension='acme:A'><acme:a>{}</acme:a></xbrldi:typedMember>".format("x" * 1_000)
+    period = "<xbrli:period><xbrli:instant>2023-12-31</xbrli:instant></xbrli:period>"
+    entity = "<xbrli:entity><xbrli:segment>{}</xbrli:segment></xbrli:entity>"
+    contexts = "".join(
+        f"<xbrli:context id='c{n}'>{entity.format(axis * n)}{period}</xbrli:context>" for n in (3, 1_000)
+    )
+    contexts += "<xbrli:unit id='u'>" + "<xbrli:measure>acme:m</xbrli:measure>" * 1_000 + "</xbrli:unit>"
+    body = "<acme:X contextRef='c3'>a</acme:X><acme:X contextRef='c3' unitRef='u'>1</acme:X>"
+    facts = read_instance(instance(body + "<acme:X contextRef='c1000'>a</acme:X>" * 1_000, contexts))
+    assert [len(fact.dimensions) for fact in facts.found] == [3]
+    assert facts.left_out == {"with a context that is too long": 1_000, "without a unit": 1}
