@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
@@ -246,3 +248,12 @@ def test_who_asks_for_hopper_elsewhere_is_told_of_the_gpu_and_of_no_interpreter(
         ValueError, match=r"'hopper' cannot run this: its (kernels need a GPU of|language has no interp)"
     ):
         attention(q, q, q, backend="hopper")
+
+
+def test_the_function_has_the_name_of_its_package_and_modules_come_from_the_package() -> None:
+    import quantattn
+    from quantattn.attention import testing
+
+    assert inspect.isfunction(quantattn.attention)
+    assert inspect.ismodule(testing)
+    assert testing.check.__module__ == "quantattn.attention.testing"
