@@ -166,6 +166,11 @@ def check_goal(asked: TrainSettings, objective: Any) -> None:
         return
     if isinstance(objective, NextEvent) and not asked.model.causal:
         raise UsageError("objective=next_event needs model.causal=true: any other encoder sees the event it predicts")
+    if isinstance(objective, NextEvent) and asked.data.prepare.get("merges"):
+        raise UsageError(
+            "objective=next_event needs data.prepare.merges=0: which events a merged token says depends on those after "
+            "it, up to the next decision, so it would be told of what it predicts; or use objective=masked_events"
+        )
     if asked.data.kind == "market" and layout != "windows":
         raise UsageError(
             f"with data.prepare.layout={layout} test sequences would begin with training events, which this objective "

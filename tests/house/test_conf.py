@@ -198,6 +198,10 @@ WRONG = [
     (["data.prepare.fields=[kind,colour]"], "fields must be some of "),
     (["data.prepare.merges=5"], "merges = 5 joins types of events: say with joint which fields a type has"),
     (["data.prepare.joint=[colour]"], "joint must be some of the token fields kind, side, size, "),
+    (
+        ["objective=next_event", "data.prepare.joint=[kind]", "data.prepare.merges=9", "data.prepare.layout=windows"],
+        "objective=next_event needs data.prepare.merges=0",
+    ),
     (["data.prepare.layout=heap"], "layout must be one of each, chunks, windows, document, got 'heap'"),
     (["data.prepare.min_context=0"], "min_context must lie in 1 … max_seq_len = 512, got 0"),
     (["data.prepare.decision_every=0"], "decision_every must be at least 1, got 0"),
