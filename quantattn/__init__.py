@@ -1,8 +1,8 @@
 """quantattn: exact attention encoders for long financial sequences.
 
-The name `quantattn.attention` is the function. What else its package holds comes by `from quantattn.attention import …`,
-modules too (`from quantattn.attention import testing`); `import quantattn.attention.testing as …` would look for them on
-the function.
+The name `quantattn.attention` is the function. What else its package holds comes by `from quantattn.attention import`,
+modules too (`from quantattn.attention import testing`); `import quantattn.attention.testing as testing` would look for
+it on the function.
 """
 
 from __future__ import annotations
