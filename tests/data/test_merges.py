@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -195,3 +197,10 @@ def test_what_cannot_be_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             require_merges(joint, merges, ("kind", "side"))
+
+
+def test_the_example_of_the_page_is_right() -> None:
+    page = Path(__file__).parents[2] / "docs" / "event_tokens.md"
+    found = doctest.testfile(str(page), module_relative=False)
+    assert found.attempted >= 8
+    assert not found.failed
