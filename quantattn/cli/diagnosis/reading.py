@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from quantattn.cli.config import compose, explain
 from quantattn.cli.errors import UsageError, nearest
+from quantattn.cli.instantiate import instantiate
 from quantattn.cli.preparation import parameters
 from quantattn.data.recognise import Format
 from quantattn.data.recognise.long_table import quoted
@@ -109,8 +110,13 @@ def open_reading(form: Format, path: Path, told: Mapping[str, str], said: Sequen
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(explain("train", error, overrides)) from error
     assert isinstance(data, dict)
-    given = {name: value for name, value in data["source"].items() if name != "_target_"}
+    given = {name: _made(value, f"data.source.{name}") for name, value in data["source"].items() if name != "_target_"}
     return Reading(form, path, settings, scan, given, data["prepare"])
+
+
+def _made(value: Any, where: str) -> Any:
+    """A setting, or the object that it names by `_target_`."""
+    return instantiate(value, where) if isinstance(value, Mapping) and "_target_" in value else value
 
 
 def asked(form: Format, names: Sequence[str]) -> str:
