@@ -70,6 +70,8 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
         found.append("objective=regression")
     if option in ("masked_events", "next_event"):
         found += ["labels=none", "data.prepare.layout=windows"]
+    if (group, option) == ("data", "made_filings"):
+        found += ["labels=none", "objective=masked_language"]
     if (group, option) == ("labels", "none"):
         found += ["objective=next_event", "data.prepare.layout=windows"]
     return found

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from quantattn.data.bayes import Bayes
-from quantattn.data.filings.stream import hashed_words
+from quantattn.data.filings.stream import hashed_words, read_embeddings
 from quantattn.data.market.filed import FilingVectors, with_filings
 from quantattn.data.schema import CANONICAL_ORDER, MARKER, Filings, check
-from quantattn.data.sources.source import Source
+from quantattn.data.sources.source import Source, SourceReport
 from quantattn.data.synthetic import SyntheticMarket
 
+GENERATOR = 1  # raise it whenever the texts change
 RAISED, LOWERED = "above", "below"
 DELAY = 15 * 60 * 10**9
 """From acceptance to publication, ns."""
@@ -41,6 +43,7 @@ class FiledMarket(SyntheticMarket):
 
     Attributes:
         vector_size: numbers of a filing's vector, its hashed words.
+        embeddings: folder of embeddings of these filings (`made_filings`), which then stand for them instead.
         read: False leaves the vectors out: filings come, and nobody reads them.
     """
 
@@ -48,6 +51,7 @@ class FiledMarket(SyntheticMarket):
     channels: int = 1
     copies: int = 1
     vector_size: int = 64
+    embeddings: str | None = None
     read: bool = True
 
     def __post_init__(self) -> None:
@@ -97,7 +101,20 @@ class FiledMarket(SyntheticMarket):
 
     def vectors(self) -> FilingVectors:
         """What `source` joins."""
+        if self.embeddings is not None:
+            return read_embeddings(self.embeddings)
         return hashed_words(self.filings(), self.vector_size)
+
+
+def made_filings(
+    entities: int = 24, events_per_entity: int = 8_192, marker_distance: int = 36, seed: int = 0
+) -> Source:
+    """The filings of the `FiledMarket` of these settings as a source, for a model of filings to be trained on them."""
+    market = FiledMarket(entities, events_per_entity, marker_distance, seed=seed)
+    table = market.filings().drop("sign")
+    settings = f"{GENERATOR} {entities} {events_per_entity} {marker_distance} {seed}"
+    files = {"made filings": hashlib.sha256(settings.encode()).hexdigest()}
+    return Source(table.lazy(), (), SourceReport(table.height, files=files))
 
 
 def _text(rng: np.random.Generator, company: str, raised: bool) -> str:

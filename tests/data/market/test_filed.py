@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantattn.data.filings.filed_market import LOWERED, RAISED, FiledMarket
+from quantattn.data.filings.filed_market import LOWERED, RAISED, FiledMarket, made_filings
 from quantattn.data.market.encode import encode_market
 from quantattn.data.market.filed import AFTER, BEFORE, NO_ENTITY, FiledSource, FilingVectors, with_filings
 from quantattn.data.market.prepare import prepare_market
@@ -177,6 +178,23 @@ def test_the_made_market_says_the_sign_in_the_filing_and_nowhere_else() -> None:
     other = replace(MARKET, read=False)
     assert "filing" not in other.source().frame.collect_schema()
     assert MARKET.bayes().log_loss < other.bayes().log_loss < np.log(2)
+
+
+def test_embeddings_of_its_filings_may_stand_for_them(tmp_path: Path) -> None:
+    source = made_filings(3, 2_048, 16)
+    table = source.frame.collect()
+    assert table.equals(FiledMarket(3, 2_048, 16).filings().drop("sign"))
+    made = table.select(
+        *("entity", "accession", pl.col("available_time").alias("as_of"), pl.int_range(pl.len()).alias("key")),
+        *(pl.lit(None, pl.String).alias("item"), pl.lit(0).alias("seen_until"), pl.lit("f" * 64).alias("model_sha")),
+        embedding=pl.concat_list(pl.int_range(pl.len()).cast(pl.Float32), pl.lit(1.0, pl.Float32)),
+    )
+    made.sample(fraction=1.0, shuffle=True, seed=1).write_delta(str(tmp_path / "table"))
+    joined = FiledMarket(3, 2_048, 16, embeddings=str(tmp_path / "table")).source()
+    assert isinstance(joined, FiledSource)
+    assert joined.filings.values[:, 0].tolist() == list(range(table.height))
+    events, said = joined.frame.collect(), FiledMarket(3, 2_048, 16).source().frame.collect()
+    assert events.drop("event_time").equals(said.drop("event_time"))  # the table says when filings were public
 
 
 def test_each_decision_holds_its_filing_and_the_audit_has_looked() -> None:
