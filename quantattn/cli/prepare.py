@@ -21,10 +21,13 @@ from quantattn.cli.preparation import check_source
 from quantattn.cli.settings import TrainSettings
 from quantattn.cli.sharding import ShardSettings, write_shards
 from quantattn.cli.train import stopping_on_sigterm
-from quantattn.data.shards import Progress, Written
+from quantattn.data.shards import Manifest, Progress, Written
+from quantattn.data.shards.records import Shard
 
 SHOWN = 20
 """Entities that the closing lines name."""
+PREPARED = {"market": "prepared", "filings": "prepared_filings", "table": "prepared_table"}
+"""Kind of data → the configuration that trains on its shards."""
 
 
 def run(arguments: list[str]) -> int:
@@ -48,7 +51,7 @@ def prepare(config: DictConfig) -> int:
         written = write_shards(
             asked.data, Path(out), allow=asked.allow_targets, cut=cut, entities=entities, watch=watch
         )
-    for line in closing_lines(Path(out), written):
+    for line in closing_lines(Path(out), written, asked.data.kind):
         console.print(line)
     return DONE
 
@@ -82,7 +85,7 @@ def said(at: Progress) -> str:
     )
 
 
-def closing_lines(out: Path, written: Written) -> Iterator[str]:
+def closing_lines(out: Path, written: Written, kind: str) -> Iterator[str]:
     """What stands in the folder, what was read for it, and what was set aside."""
     manifest, tally = written.manifest, written.tally
     shards, report = [shard for shard in manifest.shards if shard.rows], manifest.report
@@ -90,16 +93,7 @@ def closing_lines(out: Path, written: Written) -> Iterator[str]:
     rows = sum(shard.rows for shard in shards)
     yield f"{out}: {rows:,} rows in {len(shards)} shards, {size:.1f} MiB"
     yield f"  shards written {tally.written:,}, left as they stood {tally.kept:,}, removed {tally.removed:,}"
-    for number, each in enumerate(manifest.instruments):
-        if number == SHOWN:
-            yield f"  and {len(manifest.instruments) - SHOWN:,} more"
-            break
-        own = [shard for shard in shards if shard.place.entity == each.entity]
-        span = f", {own[0].place.period} to {own[-1].place.period}" if own else ""
-        yield (
-            f"  {each.entity}: {sum(shard.rows for shard in own):,} rows{span}; prices in 10^{each.price_exponent}, "
-            f"tick {each.tick}, sizes in 10^{each.size_exponent}"
-        )
+    yield from _lines_of_entities(manifest, shards)
     yield f"  from {len(report.files)} files, {report.rows_read:,} rows read"
     for note in report.notes:
         yield f"  note: {note}"
@@ -111,4 +105,23 @@ def closing_lines(out: Path, written: Written) -> Iterator[str]:
         more = f", and {len(manifest.lacking) - 1:,} more" if len(manifest.lacking) > 1 else ""
         yield f"not finished: {manifest.lacking[0]}{more}; other processes may be at it, or prepare again"
     else:
-        yield f"train on it: python train.py data=prepared data.path={out}"
+        yield f"train on it: python train.py data={PREPARED[kind]} data.path={out}"
+
+
+def _lines_of_entities(manifest: Manifest, shards: list[Shard]) -> Iterator[str]:
+    """What there is of each entity; of a table, of which a shard holds many, nothing."""
+    if manifest.table is not None:
+        return
+    prices = {
+        each.entity: f"; prices in 10^{each.price_exponent}, tick {each.tick}, sizes in 10^{each.size_exponent}"
+        for each in manifest.instruments
+    }
+    runs: dict[str, list[Shard]] = {name: [] for record in manifest.records for name in record.names}
+    for shard in shards:
+        runs[shard.place.entity].append(shard)
+    for number, (name, own) in enumerate(sorted(runs.items())):
+        if number == SHOWN:
+            yield f"  and {len(runs) - SHOWN:,} more"
+            return
+        span = f", {own[0].place.period} to {own[-1].place.period}" if own else ""
+        yield f"  {name}: {sum(shard.rows for shard in own):,} rows{span}{prices.get(name, '')}"

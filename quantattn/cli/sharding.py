@@ -13,12 +13,14 @@ from quantattn.cli.errors import UsageError
 from quantattn.cli.instantiate import instantiate
 from quantattn.cli.settings import DataSettings
 from quantattn.data.market.sessions import exchange_zone
-from quantattn.data.shards import Written, pieces_of, prepare_shards, read_plan
+from quantattn.data.shards import PARSED, Written, pieces_of, prepare_shards, read_plan
 from quantattn.data.shards.cut import Cutting, Period
 from quantattn.data.shards.prepare import Watch
 from quantattn.data.sources import Source
 from quantattn.learn.folder import redact
 
+ELSEWHERE = ("set_aside", "store", "workers")
+"""Settings of sources that change nothing in the table."""
 TRAINING = ("max_seq_len", "max_tokens_per_batch", "prepare")
 """Settings of data that are kept with the shards, so that training on them is training on the source."""
 
@@ -28,7 +30,8 @@ class ShardSettings:
     """Where shards end.
 
     Attributes:
-        period: "day", "month" or "year"; None is a year for bars, else a day.
+        period: "day", "month", "year" or "none"; None is a year for bars and filings, runs of entities for a table,
+            else a day.
         zone: time zone of the days; None is that of the exchange whose calendar the preparation names, or UTC.
         rows: the most rows of a shard.
     """
@@ -53,25 +56,22 @@ def write_shards(
     """Write what is lacking of the source of `data` into the folder.
 
     Raises:
-        UsageError: data of a kind that has no shards.
+        UsageError: settings or data that have no shards.
         ValueError: see `prepare_shards`.
     """
-    if data.kind != "market":
-        raise UsageError(
-            f"shards hold events of markets; {data.kind} is not part of this version: train and score read the raw "
-            "files themselves"
-        )
     cut = cut or ShardSettings()
+    _require_shardable(data, cut, entities)
     calendar = data.prepare.get("calendar")
     zone = cut.zone or ("UTC" if calendar is None else exchange_zone(calendar))
     own = {name: value for name, value in data.source.items() if name != "_target_"}
+    store = {"store": str(folder / PARSED)} if data.kind == "filings" and own.get("store") is None else {}
 
     def read(changes: Mapping[str, Any]) -> Source:
-        made = instantiate({**data.source, **changes}, "data.source", allow)
+        made = instantiate({**data.source, **store, **changes}, "data.source", allow)
         source: Source = made if isinstance(made, Source) else made.source()
         return source
 
-    kept = redact({name: value for name, value in data.source.items() if name != "set_aside"})
+    kept = redact({name: value for name, value in data.source.items() if name not in ELSEWHERE})
     return prepare_shards(
         pieces_of(hydra.utils.get_object(str(data.source["_target_"])), own, read),
         folder,
@@ -83,6 +83,26 @@ def write_shards(
         rows=cut.rows,
         watch=watch,
     )
+
+
+def _require_shardable(data: DataSettings, cut: ShardSettings, entities: Sequence[str] | None) -> None:
+    """Refuse what shards cannot hold.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    if data.kind == "table":
+        if entities is not None:
+            raise UsageError(
+                "entities: shards of a table are runs of entities that one process writes; leave it null"
+            )
+        if cut.period not in (None, "none"):
+            raise UsageError(f"cut.period={cut.period}: shards of a table are runs of whole entities; leave it null")
+    if data.kind == "filings":
+        if "path" not in data.source:
+            raise UsageError("made filings know more than their table, the best possible figures; they have no shards")
+        if data.source.get("facts"):
+            raise UsageError("data.source.facts=true: shards hold filings, and no table of their facts; leave it false")
 
 
 def training_setting(path: str, name: str) -> Any:

@@ -78,13 +78,18 @@ def test_settings_come_from_the_shards_and_the_command_line_beats_them(tmp_path:
     assert plain(compose("train", given))["data"]["prepare"]["n_bins"] == 7
 
 
+TABLE = ["experiment=sberbank", "data.path=.", "labels.path=."]
+FILINGS = ["experiment=filings", "data.path=.", "labels=none", "objective=masked_language"]
 REFUSED = [
     (["prepare", "data=synthetic"], 2, "out is missing: give out=…"),
-    (["prepare", "out=x", "cut.period=week"], 2, "cut.period='week'; there is day, month, year"),
+    (["prepare", "out=x", "cut.period=week"], 2, "cut.period='week'; there is day, month, none, year"),
     (["prepare", "out=x", "cut.rows=0"], 2, "rows of a shard must be at least 1, got 0"),
     (["prepare", "out=x", "entities=A"], 2, "entities must be a list of names, got 'A'"),
     (["prepare", "out=x", "data=lobster", "data.path=/no/where"], 2, "data.path=/no/where: there is no such file"),
-    (["prepare", "out=x", "experiment=sberbank", "data.path=.", "labels.path=."], 2, "shards hold events of markets"),
+    (["prepare", "out=x", *TABLE, "entities=[a]"], 2, "entities: shards of a table are runs of entities"),
+    (["prepare", "out=x", *TABLE, "cut.period=day"], 2, "cut.period=day: shards of a table are runs of whole entities"),
+    (["prepare", "out=x", *FILINGS, "+data.source.facts=true"], 2, "data.source.facts=true: shards hold filings"),
+    (["prepare", "out=x", "experiment=planted_filings"], 2, "made filings know more than their table"),
     (["prepare", "out=x", "entities=[ZZ]", *SOURCE], 1, "the source has no ZZ; it has SYN000000, SYN000001"),
     (["train", "data=prepared"], 2, "data.path is missing: give data.path=…"),
     (["train", "data=prepared", "data.path=/no/where"], 2, "data.path=/no/where: there is no such file or folder"),

@@ -25,6 +25,8 @@ OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / gro
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 NEEDS = {
     ("data", "berka"): "berka",
+    ("data", "prepared_filings"): "filings",
+    ("data", "prepared_table"): "sberbank",
     ("data", "sberbank"): "sberbank",
     ("data", "synthetic_filings"): "planted_filings",
     ("data", "table"): "sberbank",
@@ -44,11 +46,32 @@ ABSENT = {("trainer", "gpu"): "needs an NVIDIA GPU"} | {
 """Options that compose and are then refused on a machine without a GPU, or in this version."""
 
 
+PREPARED = ("prepared", "prepared_filings", "prepared_table")
+SUBMISSION = (
+    "<SEC-HEADER>\n<ACCEPTANCE-DATETIME>20240315101500\nCONFORMED SUBMISSION TYPE:\t10-K\nCENTRAL INDEX KEY:\t1\n"
+    "</SEC-HEADER>\n<DOCUMENT>\n<TYPE>10-K\n<TEXT>\nFORM 10-K\n\nAnvils.\n</TEXT>\n</DOCUMENT>\n</SEC-DOCUMENT>\n"
+)
+
+
+def write_some_shards(option: str, folder: Path) -> None:
+    """Shards of one entity, for a configuration that reads them."""
+    raw = folder.with_name("raw")
+    asked = ["data.source.entities=1", "data.source.events_per_entity=64"]
+    if option == "prepared_filings":
+        raw.write_text(SUBMISSION)
+        asked = ["experiment=filings", "labels=none", "objective=masked_language", f"data.path={raw}"]
+    elif option == "prepared_table":
+        raw.write_text("client,day,amount\n1,2024-01-02,3\n")
+        asked = ["experiment=table", f"data.path={raw}", "data.source.id=client", "data.source.time=day"]
+        asked.append("data.source.columns={amount: integer}")
+    write_shards(settings(TrainSettings, plain(compose("train", asked)), "").data, folder, allow=())
+
+
 def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
     experiment = option if group == "experiment" else NEEDS.get((group, option))
     found = [] if group == "experiment" or experiment is None else [f"experiment={experiment}"]
     found.append(f"{group}={option}")
-    if group == "data" and option == "filings":
+    if group == "data" and option in ("filings", "prepared_filings"):
         found += ["labels=none", "objective=masked_language"]
     reads = group == "data" and "path: ???" in (CONF / group / f"{option}.yaml").read_text("utf-8")
     if reads or experiment in ("bitstamp", "databento", "fi2010", "filings", "kogan_volatility", "lobster", "trades"):
@@ -59,9 +82,10 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
         found += [f"data.path={tmp_path}", f"labels.path={tmp_path}"]
     if (group, option) == ("labels", "outcome"):
         found.append("labels.label=group")
-    if (group, option) == ("data", "prepared"):
-        made = plain(compose("train", ["data.source.entities=1", "data.source.events_per_entity=64"]))
-        write_shards(settings(TrainSettings, made, "").data, tmp_path, allow=())
+    if group == "data" and option in PREPARED:
+        write_some_shards(option, tmp_path)
+    if (group, option) == ("data", "prepared_table"):
+        found.append("labels.id=client")
     if (group, option) == ("experiment", "table"):
         found.append(f"data.path={tmp_path}")
     if option == "table":

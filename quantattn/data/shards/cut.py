@@ -10,8 +10,8 @@ import polars as pl
 
 from quantattn.data.shards.layout import Place
 
-Period = Literal["day", "month", "year"]
-_FORMS: Mapping[str, str] = {"day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
+Period = Literal["day", "month", "year", "none"]
+_FORMS: Mapping[str, str] = {"day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y", "none": "none"}
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Cutting:
     """Where shards end: with the entity, with the period, and after so many rows of a period.
 
     Attributes:
-        period: "day", "month" or "year" of `available_time`.
+        period: "day", "month" or "year" of `available_time`; "none": with the rows alone.
         zone: time zone of the days.
         rows: the most rows of a shard.
     """
@@ -35,7 +35,9 @@ class Cutting:
             raise ValueError(f"rows of a shard must be at least 1, got {self.rows}")
 
     def column(self) -> pl.Expr:
-        """The period of each row, as text."""
+        """The day on which the period of each row begins; null for "none"."""
+        if self.period == "none":
+            return pl.lit(None, pl.Date).alias("period")
         time = pl.from_epoch("available_time", time_unit="ns").dt.replace_time_zone("UTC")
         date = time.dt.convert_time_zone(self.zone).dt.date()
         return (date if self.period == "day" else date.dt.truncate("1mo" if self.period == "month" else "1y")).alias(
@@ -59,10 +61,11 @@ class Cutter:
         cutting: where shards end.
         piece: identifier of the part of the source.
         done: entity → the last of its shards that stand; its stream then begins after that.
+        by: column that says what an entity is here.
     """
 
-    def __init__(self, cutting: Cutting, piece: str, done: Mapping[str, Place]) -> None:
-        self.cutting, self.piece, self.done = cutting, piece, done
+    def __init__(self, cutting: Cutting, piece: str, done: Mapping[str, Place], by: str = "entity") -> None:
+        self.cutting, self.piece, self.done, self.by = cutting, piece, done, by
         self._held: list[pl.DataFrame] = []
         self._next: Place | None = None
 
@@ -72,10 +75,11 @@ class Cutter:
         Raises:
             ValueError: an entity comes after one that sorts behind it.
         """
-        runs = batch.select(pl.struct("entity", self.cutting.column()).rle().alias("run")).unnest("run")
+        runs = batch.select(pl.struct(pl.col(self.by), self.cutting.column()).rle().alias("run")).unnest("run")
         start = 0
         for length, run in runs.iter_rows():
-            yield from self._open(run["entity"], run["period"].strftime(_FORMS[self.cutting.period]))
+            begins, form = run["period"], _FORMS[self.cutting.period]
+            yield from self._open(run[self.by], form if begins is None else begins.strftime(form))
             self._held.append(batch.slice(start, length))
             start += length
             while sum(each.height for each in self._held) > self.cutting.rows:

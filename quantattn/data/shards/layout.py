@@ -15,6 +15,8 @@ from quantattn.data.sources.source import file_sha256
 
 FORMAT = 1
 MANIFEST, PLAN, EVENTS, SOURCES = "manifest.json", "plan.json", "events", "sources"
+PARSED = "parsed"
+"""Folder of what was parsed of filings, kept beside their shards."""
 
 _PERIOD = re.compile(r"\d{4}(-\d\d(-\d\d)?)?|none")
 _HEX = re.compile(r"[0-9a-f]+")

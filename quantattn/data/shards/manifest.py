@@ -13,6 +13,7 @@ from quantattn.data.schema import CANONICAL_ORDER, Instrument
 from quantattn.data.shards.layout import MANIFEST, PLAN, SOURCES, put_json, read_json, sidecars
 from quantattn.data.shards.records import Record, Shard
 from quantattn.data.sources.source import SourceReport
+from quantattn.data.sources.table_types import Column
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,23 @@ class Manifest:
                         "the source's settings for tick and exponents, so that both are read alike"
                     )
         return tuple(found[name][0] for name in sorted(found))
+
+    @property
+    def table(self) -> tuple[Mapping[str, Column], str] | None:
+        """Columns and time zone of a generic table; None of other data.
+
+        Raises:
+            ValueError: pieces differ.
+        """
+        found = [(record.columns, record.zone) for record in self.records if record.columns is not None]
+        if not found:
+            return None
+        if len(found) < len(self.records) or any(each != found[0] for each in found):
+            raise ValueError("the parts of this table differ in their columns or in their time zone; prepare again")
+        columns, zone = found[0]
+        assert columns is not None  # those alone are in `found`
+        assert zone is not None
+        return columns, zone
 
     @property
     def report(self) -> SourceReport:
@@ -109,7 +127,7 @@ def gather(folder: Path) -> Manifest:
             lacking.append(f"{name} has not been read")
             continue
         records.append(record)
-        wanted = {instrument.entity for instrument in record.instruments}
+        wanted = set(record.names)
         runs: dict[str, list[Shard]] = {entity: [] for entity in wanted}
         for path in sidecars(folder, piece):
             shard = Shard.parse(path)  # one that is damaged counts as not there

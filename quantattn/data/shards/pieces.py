@@ -13,6 +13,8 @@ from quantattn.data.sources.lobster import scan_lobster
 from quantattn.data.sources.lobster_files import find_pairs
 from quantattn.data.sources.source import Source, file_sha256
 
+NO_CHANGE = ("path", "set_aside", "store", "workers")
+"""Settings of sources that change nothing in a table, or whose change is one of the files."""
 Read = Callable[[Mapping[str, Any]], Source]
 """Makes the source, with some of its settings replaced."""
 
@@ -48,7 +50,7 @@ def pieces_of(made: Callable[..., Any], settings: Mapping[str, Any], read: Read)
         read: makes the source with some settings replaced.
     """
     version = metadata.version("quantattn")
-    own = {name: value for name, value in settings.items() if name not in ("path", "set_aside")}
+    own = {name: value for name, value in settings.items() if name not in NO_CHANGE}
     common = [FORMAT, version, str(getattr(made, "__qualname__", made)), own, _named_files(own)]
     path = settings.get("path")
     parts = PARTS.get(made) if settings.get("on_bad", "refuse") == "refuse" else None

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quantattn.data.market.encode import schema_of
-from quantattn.data.schema import Bars, Events
 from quantattn.data.shards.cut import Cutting, Period
 from quantattn.data.shards.layout import (
     PLAN,
@@ -21,9 +19,11 @@ from quantattn.data.shards.layout import (
     sidecars,
 )
 from quantattn.data.shards.manifest import Manifest, write_manifest
+from quantattn.data.shards.partition import Partition
 from quantattn.data.shards.pieces import Piece
 from quantattn.data.shards.records import Record
 from quantattn.data.shards.write import Standing, Tally, Writing, remove
+from quantattn.data.sources.table import TableSource
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ def prepare_shards(
         asked: plain values: how the source was asked for. A folder belongs to one of them.
         training: plain values to keep beside them, with which the source is trained on; they may change.
         entities: those that this process writes; None is all.
-        period: where shards end, "day", "month" or "year" of `available_time`; None is a year for bars, else a day.
+        period: where shards end, "day", "month" or "year" of `available_time`, or "none": with the rows alone. None is
+            a year for bars and for filings, else a day. A table has runs of whole entities and no periods.
         zone: time zone of the days.
         rows: the most rows of a shard.
         watch: is told how far it is.
@@ -101,7 +102,7 @@ def prepare_shards(
     claim = {"source": dict(asked or {}), "shards": {"period": period, "zone": zone, "rows": rows}}
     _claim(root, claim, {"training": dict(training or {}), "pieces": [[piece.id, piece.name] for piece in pieces]})
     clear_unfinished(root)
-    job = _Job(root, cutting, period is None, entities, Progress(len(pieces)), watch or (lambda _: None))
+    job = _Job(root, cutting, period is not None, entities, Progress(len(pieces)), watch or (lambda _: None))
     tally = sum((job.take(piece) for piece in pieces), Tally())
     if unknown := sorted(set(entities or ()) - job.known):
         raise ValueError(f"the source has no {', '.join(unknown)}; it has {', '.join(sorted(job.known)[:20])}")
@@ -114,7 +115,7 @@ class _Job:
 
     root: Path
     cutting: Cutting
-    bars_by_year: bool
+    asked: bool  # for this period
     entities: Collection[str] | None
     progress: Progress
     watch: Watch
@@ -129,7 +130,7 @@ class _Job:
             return Tally()
         standing = Standing.of(self.root, piece.id, piece.key)
         if record is not None:
-            mine = self._mine({each.entity for each in record.instruments})
+            mine = self._mine(set(record.names))
             if all(standing.complete(name) for name in mine):
                 shards = [shard for name in mine for shard in standing.runs[name]]
                 self.progress.add_piece(sum(shard.rows for shard in shards))
@@ -139,35 +140,39 @@ class _Job:
 
     def _write(self, piece: Piece, standing: Standing) -> Tally:
         source = piece.read()
-        record = Record(piece.id, piece.name, piece.key, source.instruments, source.report)
+        parted = Partition.of(source, self.cutting.rows)
+        about = (source.columns, source.zone) if isinstance(source, TableSource) else ()
+        record = Record(piece.id, piece.name, piece.key, source.instruments, source.report, parted.names, *about)
         record.write(self.root)
-        mine = self._mine({each.entity for each in source.instruments})
+        mine = self._mine(set(record.names))
         self.progress.add_piece(source.report.rows_read)
         self._stand(sum(shard.rows for name in mine for shard in standing.runs.get(name, ())))
-        schema = schema_of(source.frame.collect_schema().names())
         writing = Writing(
             folder=self.root,
             piece=piece.id,
             key=piece.key,
-            schema=schema,
-            cutting=self._cutting(schema),
-            named=frozenset(each.entity for each in source.instruments),
+            schema=parted.schema,
+            cutting=self._cutting(parted),
+            named=frozenset(parted.names),
+            by=parted.by,
             watch=self._move,
         )
-        return writing.write(source.frame, mine, standing) + self._forget(piece, record)
+        return writing.write(parted.frame, mine, standing) + self._forget(piece, record)
 
     def _mine(self, names: set[str]) -> set[str]:
         self.known |= names
         return names if self.entities is None else names & set(self.entities)
 
-    def _cutting(self, schema: type[Events]) -> Cutting:
-        if self.bars_by_year and schema is Bars:
-            return Cutting("year", self.cutting.zone, self.cutting.rows)
+    def _cutting(self, parted: Partition) -> Cutting:
+        if not self.asked:
+            return replace(self.cutting, period=parted.period)
+        if parted.by != "entity" and self.cutting.period != "none":
+            raise ValueError(f"shards of a table are runs of entities and end with no {self.cutting.period}; give none")
         return self.cutting
 
     def _forget(self, piece: Piece, record: Record) -> Tally:
         """Remove the shards of entities that the piece no longer has."""
-        folders = {entity_folder(each.entity) for each in record.instruments}
+        folders = {entity_folder(name) for name in record.names}
         return _remove(path for path in list(sidecars(self.root, piece.id)) if path.parent.name not in folders)
 
     def _stand(self, rows: int) -> None:

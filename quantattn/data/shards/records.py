@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from quantattn.data.schema import Instrument
 from quantattn.data.shards.layout import SOURCES, Place, put_json, read_json, stands
 from quantattn.data.sources.source import SourceReport
+from quantattn.data.sources.table_types import Column
 
 T = TypeVar("T", int, str)
 
@@ -98,6 +99,8 @@ class Record:
         key: sha256 over its files' hashes and the settings.
         instruments: of the entities in it.
         report: what was read and what was set aside.
+        names: of its entities, or of its runs of entities; those of the instruments where there are any.
+        columns, zone: of a table, what `TableSource` says of them; None of other data.
     """
 
     piece: str
@@ -105,6 +108,9 @@ class Record:
     key: str
     instruments: tuple[Instrument, ...]
     report: SourceReport
+    names: tuple[str, ...]
+    columns: Mapping[str, Column] | None = None
+    zone: str | None = None
 
     def write(self, folder: Path) -> None:
         """Write it into the folder of shards."""
@@ -112,8 +118,14 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        own = {"piece": self.piece, "name": self.name, "key": self.key}
-        return own | {"instruments": [asdict(each) for each in self.instruments], "report": self.report.as_dict()}
+        own: dict[str, Any] = {"piece": self.piece, "name": self.name, "key": self.key}
+        own |= {"instruments": [asdict(each) for each in self.instruments], "report": self.report.as_dict()}
+        if not self.instruments:
+            own["names"] = list(self.names)
+        if self.columns is not None:
+            columns = [{"name": name} | asdict(each) for name, each in self.columns.items()]
+            own["table"] = {"columns": columns, "zone": self.zone}
+        return own
 
     @staticmethod
     def of(plain: Mapping[str, Any], where: str) -> Record:
@@ -128,8 +140,18 @@ class Record:
         typed = ("entity", str), ("price_exponent", int), ("tick", int), ("size_exponent", int)
         instruments = tuple(Instrument(**_typed(each, typed, where)) for each in own.pop("instruments"))
         known = ("rows_read", int), ("rows_set_aside", dict), ("files", dict), ("notes", list)
-        report = _typed(own.pop("report"), known, where)
-        return Record(**own, instruments=instruments, report=SourceReport(**report | {"notes": tuple(report["notes"])}))
+        found = _typed(own.pop("report"), known, where)
+        names = plain.get("names", [each.entity for each in instruments])
+        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+            raise ValueError(f"{where}: names must be a list of texts, got {names!r}")
+        columns, zone = None, None
+        if "table" in plain:
+            table = _typed(plain["table"], (("columns", list), ("zone", str)), where)
+            kinds = ("name", str), ("kind", str), ("exponent", int)
+            each_typed = [_typed(each, kinds, where) for each in table["columns"]]
+            columns, zone = {each.pop("name"): Column(**each) for each in each_typed}, table["zone"]
+        report = SourceReport(**found | {"notes": tuple(found["notes"])})
+        return Record(**own, instruments=instruments, report=report, names=tuple(names), columns=columns, zone=zone)
 
     @staticmethod
     def read(folder: Path, piece: str) -> Record | None:

@@ -12,6 +12,7 @@ from quantattn.data.shards.layout import MANIFEST
 from quantattn.data.shards.manifest import Manifest, read_manifest, sequence_offsets
 from quantattn.data.shards.records import Shard
 from quantattn.data.sources.source import Source, SourceReport, file_sha256
+from quantattn.data.sources.table import TableSource
 
 
 def scan_prepared(path: str | Path, *, entities: Sequence[str] | None = None, verify: bool = True) -> Source:
@@ -19,7 +20,7 @@ def scan_prepared(path: str | Path, *, entities: Sequence[str] | None = None, ve
 
     Args:
         path: the folder, or its manifest.
-        entities: those to read; None is all.
+        entities: those to read; None is all, and must be for a table.
         verify: compare the hash of every shard now; False compares sizes alone.
 
     Raises:
@@ -34,8 +35,10 @@ def scan_prepared(path: str | Path, *, entities: Sequence[str] | None = None, ve
             + (f", and {len(manifest.lacking) - 1} more" if len(manifest.lacking) > 1 else "")
             + "; prepare again into this folder, which goes on where it stopped"
         )
-    instruments = manifest.instruments
-    names = {each.entity for each in instruments}
+    instruments, table = manifest.instruments, manifest.table
+    names = {name for record in manifest.records for name in record.names}
+    if entities is not None and table is not None:
+        raise ValueError(f"{folder} holds a table, in runs of entities: read all, and filter the frame")
     if entities is not None and (unknown := sorted(set(entities) - names)):
         raise ValueError(f"{folder} has no {', '.join(unknown)}; it has {', '.join(sorted(names)[:20])}")
     chosen = names if entities is None else set(entities)
@@ -44,11 +47,10 @@ def scan_prepared(path: str | Path, *, entities: Sequence[str] | None = None, ve
         _require_whole(folder, shard, verify)
     if not any(shard.rows for shard in shards):
         raise ValueError(f"{folder} holds no event")
-    return Source(
-        frame=pl.concat(_frames(folder, shards)),
-        instruments=tuple(each for each in instruments if each.entity in chosen),
-        report=_report(folder, manifest, shards),
-    )
+    frame, report = pl.concat(_frames(folder, shards)), _report(folder, manifest, shards)
+    if table is not None:
+        return TableSource(frame, instruments, report, *table)
+    return Source(frame, tuple(each for each in instruments if each.entity in chosen), report)
 
 
 def _require_whole(folder: Path, shard: Shard, verify: bool) -> None:

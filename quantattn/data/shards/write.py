@@ -75,7 +75,8 @@ class Writing:
         key: sha256 of what it is made from.
         schema: which every shard must obey.
         cutting: where shards end.
-        named: entities that the source has an instrument for.
+        named: entities that the source is known to have: those with an instrument, where it has instruments.
+        by: column that says what an entity is here.
         watch: is told of rows as they are done.
     """
 
@@ -85,6 +86,7 @@ class Writing:
     schema: type[Events]
     cutting: Cutting
     named: frozenset[str]
+    by: str
     watch: Callable[[int], None]
 
     def write(self, frame: pl.LazyFrame, entities: Collection[str], standing: Standing) -> Tally:
@@ -100,7 +102,7 @@ class Writing:
         done = {name: standing.runs[name][-1] for name in lacking if name in standing.runs}
         known = {shard.place.file for name in lacking for shard in standing.runs.get(name, ())}
         before = dict(done)
-        for stretch in self._stretches(frame.filter(_wanted(lacking, done) | _unnamed(self.named)), done):
+        for stretch in self._stretches(frame.filter(self._wanted(lacking, done) | self._unnamed()), done):
             made, fresh = self._put(stretch, before.get(stretch.place.entity), standing)
             before[stretch.place.entity] = made
             known.add(made.place.file)
@@ -121,11 +123,11 @@ class Writing:
         return tally
 
     def _stretches(self, frame: pl.LazyFrame, done: Mapping[str, Shard]) -> Iterator[Stretch]:
-        cutter = Cutter(self.cutting, self.piece, {name: shard.place for name, shard in done.items()})
+        cutter = Cutter(self.cutting, self.piece, {name: shard.place for name, shard in done.items()}, self.by)
         for batch in frame.collect_batches(chunk_size=BATCH, maintain_order=True):
             if not batch.height:
                 continue
-            if batch.select("entity", "available_time").null_count().sum_horizontal()[0]:
+            if batch.select(*{"entity", self.by, "available_time"}).null_count().sum_horizontal()[0]:
                 check(batch, self.schema)
             yield from cutter.take(batch)
         yield from cutter.rest()
@@ -133,9 +135,11 @@ class Writing:
     def _put(self, stretch: Stretch, before: Shard | None, standing: Standing) -> tuple[Shard, bool]:
         """The shard, and whether its file had to be written."""
         rows, place = check(stretch.rows, self.schema), stretch.place
+        if self.by != "entity":
+            rows = rows.drop(self.by)
         if place.entity not in self.named:
             raise ValueError(f"no instrument is given for {place.entity}, so its tick is unknown")
-        times = rows.select("available_time", "seq")
+        times = rows.select("available_time", "seq").sort("available_time", "seq")
         first, final = (times.row(0), times.row(-1)) if rows.height else ((0, 0), (0, 0))
         if before is not None and rows.height and first <= before.final:
             raise ValueError(
@@ -158,28 +162,26 @@ class Writing:
 
     def _nothing(self, frame: pl.LazyFrame, entity: str) -> Stretch:
         """The one shard, without rows, of an entity that the source names and of which it has no event."""
-        empty = pl.DataFrame(schema=frame.collect_schema())
+        empty = pl.DataFrame(schema=frame.collect_schema())  # with `by`, as the other stretches have
         return Stretch(Place(entity, self.piece, "none", 0, 0), empty, True)
 
     def _end(self, shard: Shard) -> None:
         """Say that this is the entity's last shard: the rows that were left to read were none."""
         Shard(**{**vars(shard), "last": True}).write(self.folder)
 
+    def _wanted(self, lacking: Collection[str], done: Mapping[str, Shard]) -> pl.Expr:
+        """The rows of these entities that come after the shards that stand."""
+        parts = [pl.col(self.by).is_in([name for name in lacking if name not in done])]
+        for name, shard in done.items():
+            time, seq = shard.final
+            later = (pl.col("available_time") > time) | ((pl.col("available_time") == time) & (pl.col("seq") > seq))
+            parts.append((pl.col(self.by) == name) & later)
+        return reduce(or_, parts)
 
-def _wanted(lacking: Collection[str], done: Mapping[str, Shard]) -> pl.Expr:
-    """The rows of these entities that come after the shards that stand."""
-    parts = [pl.col("entity").is_in([name for name in lacking if name not in done])]
-    for name, shard in done.items():
-        time, seq = shard.final
-        later = (pl.col("available_time") > time) | ((pl.col("available_time") == time) & (pl.col("seq") > seq))
-        parts.append((pl.col("entity") == name) & later)
-    return reduce(or_, parts)
-
-
-def _unnamed(named: frozenset[str]) -> pl.Expr:
-    """The rows that no reading may leave out unseen, because something is wrong with them."""
-    lacking = [pl.col(name).is_null() for name in CANONICAL_ORDER]
-    return reduce(or_, lacking) | pl.col("entity").is_in(sorted(named)).not_()
+    def _unnamed(self) -> pl.Expr:
+        """The rows that no reading may leave out unseen, because something is wrong with them."""
+        lacking = [pl.col(name).is_null() for name in {*CANONICAL_ORDER, self.by}]
+        return reduce(or_, lacking) | pl.col(self.by).is_in(sorted(self.named)).not_()
 
 
 def remove(sidecar: Path) -> None:
