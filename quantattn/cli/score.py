@@ -73,6 +73,9 @@ class ScoreSettings:
             raise ValueError(f"engine={self.engine} is not part of this version; it has local")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device=cuda needs an NVIDIA GPU and a CUDA build of torch, and there is none here")
+        for name, key in (("model_folder", "model"), ("out", "out")):
+            if not getattr(self, name).strip():
+                raise ValueError(f"{key} must name a folder, got nothing")
         for name in ("max_tokens_per_batch", "shard_decisions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

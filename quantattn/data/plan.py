@@ -29,8 +29,8 @@ def plan(lengths: Ints, max_tokens: int, *, seed: int = 0, epoch: int = 0, shuff
     lengths = np.asarray(lengths, np.int64)
     if len(lengths) and int(lengths.max()) > max_tokens:
         raise ValueError(
-            f"sequence {int(lengths.argmax())} has {int(lengths.max())} tokens, more than data.max_tokens_per_batch = "
-            f"{max_tokens}; raise it, or lower data.max_seq_len"
+            f"sequence {int(lengths.argmax())} has {int(lengths.max())} tokens, more than max_tokens_per_batch = "
+            f"{max_tokens}; a batch has to hold the longest sequence"
         )
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch,)))
     order = rng.permutation(len(lengths)) if shuffle else np.arange(len(lengths))
@@ -64,7 +64,7 @@ def shard(batches: Sequence[Ints], rank: int, world: int) -> list[Ints]:
         else:
             raise ValueError(
                 f"{len(pieces)} sequences in {len(batches)} batches cannot be dealt to {world} ranks so that each has "
-                f"as many steps; use fewer ranks or a larger data.max_tokens_per_batch"
+                f"as many steps; use fewer ranks or a larger max_tokens_per_batch"
             )
     return [*batches[:kept], *pieces][rank::world]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,5 +92,6 @@ class DeltaSink:
             write_deltalake(
                 self.folder, rows, mode="append", commit_properties=CommitProperties(app_transactions=[once])
             )
-        except DeltaError as error:
-            raise RuntimeError(f"{shard} could not be added to {self.folder}: {error}") from error
+        except (DeltaError, OSError) as error:
+            said = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # the library colours its sentences
+            raise RuntimeError(f"{shard} could not be added to {self.folder}: {said}") from error

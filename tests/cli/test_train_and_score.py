@@ -172,6 +172,11 @@ def test_a_place_where_no_scores_can_go_is_refused_before_anything_is_loaded(
     monkeypatch.setattr(score_command, "load_model", lambda *given, **named: pytest.fail("the model was loaded"))
     assert call(monkeypatch, "score", f"model={finished / 'model'}", f"out={tmp_path / 'file'}") == 1
     assert "file is no folder; name another with out=DIR" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "score", f"model={finished / 'model'}", "out=") == 2
+    assert "out must name a folder, got nothing" in capsys.readouterr().err
+    assert call(monkeypatch, "score", "model=", "out=scores") == 2
+    assert "model must name a folder, got nothing" in capsys.readouterr().err
 
 
 def test_a_job_that_is_stopped_before_it_scores_leaves_with_143(

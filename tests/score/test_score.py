@@ -140,6 +140,19 @@ def test_a_job_that_was_killed_before_its_first_shard_was_in_the_table_goes_on(
     assert read(out)["key"].to_list() == list(range(3 * N))
 
 
+def test_a_disk_that_is_full_is_told_of_in_one_plain_sentence(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any, **named: Any) -> None:
+        raise OSError("Unable to copy \x1b[31m↳\x1b[0m No space left on device")
+
+    monkeypatch.setattr(sink, "write_deltalake", full)
+    with pytest.raises(
+        RuntimeError, match=r"^shard-000000 could not be added to .*out: Unable to copy ↳ No space left"
+    ):
+        run(model, tmp_path / "out")
+
+
 def test_a_log_without_a_version_is_an_empty_folder(model: Model, tmp_path: Path) -> None:
     (tmp_path / "out" / "_delta_log").mkdir(parents=True)
     (tmp_path / "out" / "_delta_log" / "_commit_0.json.tmp").touch()
