@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_is_told_of_in_one_plain_sentence(
 
     monkeypatch.setattr(sink, "write_deltalake", full)
     with pytest.raises(
-        RuntimeError, match=r"^shard-000000 could not be added to .*out: Unable to copy ↳ No space left"
+        RuntimeError, match=r"^shard-000000 could not be added to .*out: Unable to copy ↳ No space"
     ):
         run(model, tmp_path / "out")
 
