@@ -88,7 +88,7 @@ REFUSED = [
     (["prepare", "out=x", "data=lobster", "data.path=/no/where"], 2, "data.path=/no/where: there is no such file"),
     (["prepare", "out=x", *TABLE, "entities=[a]"], 2, "entities: shards of a table are runs of entities"),
     (["prepare", "out=x", *TABLE, "cut.period=day"], 2, "cut.period=day: shards of a table are runs of whole entities"),
-    (["prepare", "out=x", *FILINGS, "+data.source.facts=true"], 2, "data.source.facts=true: shards hold filings"),
+    (["prepare", "out=x", *FILINGS, "data.source.facts=true"], 2, "data.source.facts=true: shards hold filings"),
     (["prepare", "out=x", "experiment=planted_filings"], 2, "made filings know more than their table"),
     (["prepare", "out=x", "entities=[ZZ]", *SOURCE], 1, "the source has no ZZ; it has SYN000000, SYN000001"),
     (["train", "data=prepared"], 2, "data.path is missing: give data.path=…"),
