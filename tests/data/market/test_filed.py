@@ -177,7 +177,12 @@ def test_the_made_market_says_the_sign_in_the_filing_and_nowhere_else() -> None:
     assert decided.height > 100
     other = replace(MARKET, read=False)
     assert "filing" not in other.source().frame.collect_schema()
-    assert MARKET.bayes().log_loss < other.bayes().log_loss < np.log(2)
+    # P(up) = σ(0.7 · flow + 2.4 · sign), the flow the sum of four fair signs; who reads no filing knows the flow alone.
+    up = 1 / (1 + np.exp(-(0.7 * np.arange(-4, 5, 2)[:, None] + 2.4 * np.array([1, -1]))))  # (flows, signs)
+    chance = np.array([1, 4, 6, 4, 1]) / 16
+    for market, said in ((MARKET, up), (other, up.mean(axis=1, keepdims=True))):
+        loss = -(said * np.log(said) + (1 - said) * np.log(1 - said)).mean(axis=1)
+        assert market.bayes().log_loss == pytest.approx(chance @ loss)
 
 
 def test_embeddings_of_its_filings_may_stand_for_them(tmp_path: Path) -> None:
