@@ -131,7 +131,7 @@ def checked_optimizer(make: Any) -> Any:
 
 def claim_folder(folder: Path, asked: TrainSettings, given: Mapping[str, Any]) -> Path | None:
     """Write the configuration into the run folder, and say which checkpoint the run goes on from."""
-    from quantattn.learn.checkpoint import require_resumable
+    from quantattn.learn.checkpoint import BEST, require_resumable
     from quantattn.learn.files import write_text
     from quantattn.learn.folder import claim, redact
 
@@ -140,6 +140,10 @@ def claim_folder(folder: Path, asked: TrainSettings, given: Mapping[str, Any]) -
         raise UsageError("train=false evaluates the weights of a checkpoint: give ckpt_path=FILE")
     if resume is not None and asked.train:
         require_resumable(resume)
+    elif resume is not None and (asked.ckpt_path == "auto" or Path(str(asked.ckpt_path)).is_dir()):
+        # Of a run it is the best weights that are evaluated, of a file those that it holds.
+        best = resume.with_name(BEST)
+        resume = best if best.is_file() else resume
     written = folder / "config.yaml"
     now = redact(dict(given))
     if resume is not None and resume.parent.parent == folder and written.is_file():
@@ -175,7 +179,8 @@ def _train(
     from quantattn.learn.run import RunSettings
     from quantattn.learn.run import run as run_training
 
-    console.print(f"run folder {folder}" + (f", going on from {resume}" if resume is not None else ""))
+    begins = "going on from" if asked.train else "evaluating"
+    console.print(f"run folder {folder}" + (f", {begins} {resume}" if resume is not None else ""))
     prepared = prepare(asked, parts["splits"])
     for line in show.data_lines(prepared):
         console.print(line)

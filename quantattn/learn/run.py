@@ -208,11 +208,17 @@ def total_steps(prepared: Prepared, settings: RunSettings) -> int:
 
 
 def load_weights(module: Training, checkpoint: Path | None) -> None:
-    """Put the weights of a checkpoint, or better of the best one beside it, into the module."""
+    """Put the weights of a checkpoint into the module.
+
+    Raises:
+        ValueError: there is none, or it holds no weights.
+    """
     if checkpoint is None:
         raise ValueError("a run that does not train needs a checkpoint")
-    best = checkpoint.with_name("best.ckpt")
-    module.load_state_dict(read_checkpoint(best if best.is_file() else checkpoint)["state_dict"])
+    state = read_checkpoint(checkpoint)
+    if not isinstance(state, dict) or "state_dict" not in state:
+        raise ValueError(f"{checkpoint} holds no weights: it lacks state_dict")
+    module.load_state_dict(state["state_dict"])
 
 
 def keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, fitted: Fitted | None) -> None:

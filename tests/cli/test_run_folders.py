@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small_run import SMALL, call
 
+from quantattn import load_model
 from quantattn.cli.config import run_application
+from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.learn.folder import holding
 
 
@@ -105,3 +108,26 @@ def test_no_secret_of_the_settings_is_in_any_file_of_a_run(tmp_path: Path, monke
     for path in files:
         assert b"hunter" not in path.read_bytes(), path
     assert "https://***@host" in (run / "report.html").read_text()
+
+
+def test_train_false_evaluates_the_weights_of_the_file_that_is_named_and_of_a_run_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert call(monkeypatch, "train", *SMALL, "test=false", f"paths.output_dir={run}") == 0
+    files = {name: run / "checkpoints" / f"{name}.ckpt" for name in ("last", "best")}
+    held = {
+        name: read_checkpoint(file)["state_dict"]["model.heads.label.project.weight"] for name, file in files.items()
+    }
+    assert not held["last"].equal(held["best"])
+    for number, (given, expected) in enumerate([(files["last"], "last"), (files["best"], "best"), (run, "best")]):
+        there = tmp_path / str(number)
+        told = [f"ckpt_path={given}", "train=false", f"paths.output_dir={there}"]
+        assert call(monkeypatch, "train", *SMALL, "test=false", *told) == 0
+        assert f"evaluating {files[expected]}" in capsys.readouterr().out
+        weights = dict(load_model(there / "model").named_parameters())["heads.label.project.weight"]
+        assert weights.detach().equal(held[expected])
+    torch.save({"weights": 3}, tmp_path / "other.ckpt")
+    told = [f"ckpt_path={tmp_path / 'other.ckpt'}", "train=false", f"paths.output_dir={tmp_path / 'other'}"]
+    assert call(monkeypatch, "train", *SMALL, *told) == 1
+    assert "other.ckpt holds no weights: it lacks state_dict" in capsys.readouterr().err
