@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
+from quantattn.data.filings.number_words import number_of_words
 from quantattn.data.filings.shown import told_text
-from quantattn.data.filings.words import number_of_words
 
 LARGEST = 2**63 - 1
 LONGEST = 1_000

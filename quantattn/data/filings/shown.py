@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import date
 
-from quantattn.data.filings.words import number_of_words
+from quantattn.data.filings.number_words import number_of_words
 
 _TRUE, _FALSE = frozenset(("fixedtrue", "booleantrue")), frozenset(("fixedfalse", "booleanfalse"))
 _EMPTY = frozenset(("fixedempty", "nocontent"))
