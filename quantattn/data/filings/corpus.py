@@ -130,6 +130,7 @@ def _with_items(read: Reading, values: Mapping[str, Any]) -> Reading:
 
 def _of_parquet(path: Path, name: str, options: ReadingOptions) -> Iterator[Reading]:
     try:
+        str(path).encode()  # Polars opens no other path
         frame = pl.scan_parquet(path, glob=False)
         names = frame.collect_schema().names()
         if not is_cut(names):
@@ -152,6 +153,11 @@ def _of_parquet(path: Path, name: str, options: ReadingOptions) -> Iterator[Read
                 reads[number] = _with_items(reads[number], values)
         if not reads:
             reads = [Reading(name, status=NOT_A_FILING, detail="Parquet without rows")]
+    except UnicodeEncodeError:
+        yield Reading(
+            name, status=UNREADABLE, detail="a Parquet file whose path is no UTF-8, so that it has to be renamed"
+        )
+        return
     except _BAD_PARQUET as error:
         yield Reading(name, status=UNREADABLE, detail=f"damaged Parquet: {str(error).splitlines()[0][:200]}")
         return

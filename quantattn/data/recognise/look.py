@@ -116,8 +116,9 @@ class Look:
         if self.head[:4] != b"PAR1":
             return None
         try:
+            str(self.path).encode()  # Polars opens no other path
             return pl.scan_parquet(self.path, glob=False).collect_schema()
-        except (pl.exceptions.PolarsError, OSError):
+        except (pl.exceptions.PolarsError, OSError, UnicodeEncodeError):
             return pl.Schema()
 
     @staticmethod

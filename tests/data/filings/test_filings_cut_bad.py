@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from quantattn.data.filings.index import FilingIndex
+from quantattn.data.recognise import recognise
 from quantattn.data.sources.filings import scan_filings
 from tests.data.filings.cut_records import ACCEPTED, RECORDS, index_of, parquet, record
 
@@ -62,3 +64,20 @@ def test_a_file_that_breaks_off_says_so(tmp_path: Path) -> None:
     source = scan_filings(tmp_path, index=index_of(*RECORDS))
     assert source.report.rows_read == 0
     assert source.documents["detail"][0].startswith("damaged Parquet")
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 in a file's name: JSON is read, of Parquet it is told."""
+    columns, lines = parquet(tmp_path / "x", RECORDS).read_bytes(), "\n".join(map(json.dumps, RECORDS)).encode()
+    (tmp_path / "x").unlink()
+    try:
+        for name, content in ((b"a\xff", columns), (b"b\xff", lines)):
+            (tmp_path / os.fsdecode(name)).write_bytes(content)
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    source = scan_filings(tmp_path, index=index_of(*RECORDS))
+    assert source.report.rows_read == len(RECORDS)
+    assert source.documents.row(0, named=True)["detail"].startswith("Parquet whose path is no UTF-8")
+    assert source.documents["file"].to_list()[:2] == ["a\\xff", "b\\xff, line 1"]
+    assert recognise(tmp_path / os.fsdecode(b"b\xff")).read
+    assert not recognise(tmp_path / os.fsdecode(b"a\xff")).read
