@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from quantattn.data.filings.forms import family, is_amendment
 from quantattn.data.filings.item_names import scheme_of
 from quantattn.data.filings.item_table import cut_all, item_names
 from quantattn.data.filings.items import FOUND
+from quantattn.data.filings.word_counts import count_words
 from quantattn.data.schema import Events, Filings, check
 
 AMENDMENT = "amendment"
@@ -40,8 +40,6 @@ NO_EARLIER_EMBEDDING = "no embedding of the earlier filing"
 SEEN = "the model had seen later filings"
 UNKNOWN = "the model does not say what it had seen"
 Floats = npt.NDArray[np.float64]
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-"""Words of letters: numbers, which change every year, are left to other measures."""
 
 
 class FilingChanges(Events):
@@ -171,7 +169,7 @@ def _read(own: pl.DataFrame, name: str) -> Iterator[_Filing]:
             reason = NOT_RECOGNISED
         if is_amendment(form):
             reason = AMENDMENT
-        words = Counter(_WORD.findall(items[name].lower())) if reason is None else Counter[str]()
+        words = count_words(items[name]) if reason is None else Counter[str]()
         yield _Filing(entity, family(form) or "", accession, time, reason, words)
 
 

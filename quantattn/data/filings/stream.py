@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +10,9 @@ import numpy as np
 import polars as pl
 
 from quantattn.data.filings.prices import read_tickers
+from quantattn.data.filings.word_counts import count_words
 from quantattn.data.market.filed import FilingVectors, with_filings
 from quantattn.data.sources.source import Source
-
-_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 def read_embeddings(folder: str | Path, item: str | None = None) -> FilingVectors:
@@ -78,7 +75,7 @@ def hashed_words(filings: pl.DataFrame, size: int = 64) -> FilingVectors:
     values = np.zeros((filings.height, size), np.float64)
     known: dict[str, tuple[int, float]] = {}
     for row, text in enumerate(filings["text"]):
-        for word, count in Counter(_WORD.findall(text.lower())).items():
+        for word, count in count_words(text).items():
             if word not in known:
                 digest = hashlib.sha256(word.encode()).digest()
                 known[word] = int.from_bytes(digest[:8]) % size, 1.0 if digest[8] & 1 else -1.0

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from quantattn.data.filings.stream import hashed_words, read_embeddings, scan_with_filings
+from quantattn.data.filings.word_counts import count_words
 from quantattn.data.market.filed import FiledSource
 from quantattn.data.schema import Instrument
 from quantattn.data.sources.source import Source, SourceReport
@@ -18,6 +19,13 @@ from quantattn.data.sources.source import Source, SourceReport
 def texts(*said: str) -> pl.DataFrame:
     rows = [("A", 1, 2, str(number), text) for number, text in enumerate(said)]
     return pl.DataFrame(rows, schema=("entity", "event_time", "available_time", "accession", "text"), orient="row")
+
+
+def test_words_are_of_letters_and_apostrophes() -> None:
+    said = count_words("We don't, won’t; re-use 10-K's of 2024. ÜBER über 'quoted' _x_ Ωmega")
+    once = ("we", "don't", "won’t", "re", "use", "k's", "of", "quoted", "x", "ωmega")
+    assert said == dict.fromkeys(once, 1) | {"über": 2}
+    assert count_words("") == count_words("10,000 1999") == {}
 
 
 def test_words_are_hashed_with_nothing_fitted() -> None:
