@@ -179,8 +179,7 @@ def _train(
     from quantattn.learn.run import RunSettings
     from quantattn.learn.run import run as run_training
 
-    begins = "going on from" if asked.train else "evaluating"
-    console.print(f"run folder {folder}" + (f", {begins} {resume}" if resume is not None else ""))
+    console.print(f"run folder {folder}" + from_where(resume, asked.train))
     prepared = prepare(asked, parts["splits"])
     for line in show.data_lines(prepared):
         console.print(line)
@@ -236,6 +235,11 @@ def encoder_of(asked: TrainSettings, prepared: Prepared) -> EncoderConfig:
     edges = value_edges(prepared.train, prepared.values, bins) if bins else {}
     scales = vector_scales(prepared.train)
     return asked.model.encoder(prepared.codes, prepared.values, asked.attention.backend, edges, scales)
+
+
+def from_where(resume: Path | None, trains: bool) -> str:
+    """Which checkpoint a run begins with, in words."""
+    return "" if resume is None else f", {'going on from' if trains else 'evaluating'} {resume}"
 
 
 def optimized(name: str | None, figures: Mapping[str, float]) -> None:
