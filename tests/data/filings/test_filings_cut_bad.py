@@ -77,7 +77,7 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
         pytest.skip("this file system takes no such name")
     source = scan_filings(tmp_path, index=index_of(*RECORDS))
     assert source.report.rows_read == len(RECORDS)
-    assert source.documents.row(0, named=True)["detail"].startswith("Parquet whose path is no UTF-8")
+    assert source.documents.row(0, named=True)["detail"].startswith("a Parquet file whose path is no UTF-8")
     assert source.documents["file"].to_list()[:2] == ["a\\xff", "b\\xff, line 1"]
     assert recognise(tmp_path / os.fsdecode(b"b\xff")).read
     assert not recognise(tmp_path / os.fsdecode(b"a\xff")).read
