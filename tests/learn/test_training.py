@@ -166,3 +166,20 @@ def test_every_precision_that_a_cpu_is_offered_trains_there(precision: str, tmp_
     found, module, _ = train(tmp_path, steps=1, validate_every=1, precision=precision)
     assert math.isfinite(found.best_value)
     assert {p.dtype for p in module.parameters()} == {torch.float32}
+
+
+def test_validation_draws_what_no_step_of_training_draws_and_the_same_every_time(tmp_path: Path) -> None:
+    """Objectives draw what they mask from the number of their step."""
+    asked: list[int] = []
+
+    class Recorded(Outcome):
+        def __call__(self, model: Model, batch: PackedBatch, *, step: int = 0) -> Loss:
+            asked.append(step)
+            return super().__call__(model, batch, step=step)
+
+    train(tmp_path, steps=4, validate_every=2, objective=Recorded())
+    validation = [step for step in asked if step < 0]
+    assert [step for step in asked if step >= 0] == [0, 1, 2, 3]
+    assert len(validation) > 2
+    assert validation[: len(validation) // 2] == validation[len(validation) // 2 :]
+    assert len(set(validation)) == len(validation) // 2
