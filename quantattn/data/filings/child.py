@@ -3,8 +3,9 @@
 Started by path, as `python -IS child.py ROOT SITE CPU_SECONDS MEMORY_MIB`, where ROOT holds our package and SITE
 selectolax; never imported. It reads requests from its standard input and writes answers to its standard output until
 the input ends, each 8 bytes of length (big-endian) and that much JSON in UTF-8. A request is a `Request`; the answers
-to it are one or more of `{"parsed": …}`, each in place of the one before, and `{}` or `{"error": …}` at the end. In the
-JSON of what was parsed a long text (`LONG`) is its number of bytes; the texts follow the JSON, in that order, in UTF-8.
+to it are one or more of `{"parsed": …}`, each in place of the one before, up to one with nothing more to come, or to
+`{"error": …}`. In the JSON of what was parsed a long text (`LONG`) is its number of bytes; the texts follow the JSON,
+in that order, in UTF-8.
 """
 
 from __future__ import annotations
@@ -75,7 +76,6 @@ def main(root: str, site: str, cpu_seconds: int, memory_mib: int) -> None:
         try:
             for parsed in parse(request):
                 send({"parsed": parsed.as_dict()})
-            send({})
         except MemoryError:
             send({"error": "memory"})
         except Exception as error:  # whatever a parser raises is this file's reason, told to the parent

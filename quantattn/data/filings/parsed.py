@@ -19,6 +19,7 @@ NO_ITEMS = "no item has text"
 FACTS_ALONE = "facts without text"
 """An XBRL instance: its facts are read where they are asked for, and its filing has the text."""
 
+TEXT = "the text"
 REPORT, INSTANCE = "Exhibit 13", "XBRL instance"
 """Parts of a submission that are read after its main document."""
 CUT = "items"
@@ -64,7 +65,8 @@ class Parsed:
         share: visible characters kept / visible characters of the source.
         sections: items of the text.
         annual_report: text of Exhibit 13.
-        to_come: the part that is read after this answer, to be named where the child does not live to give the next.
+        to_come: the part that is read after this answer, to be named where the child does not live to give the next; ""
+            in the last answer.
         report_detail: why a part that is there, Exhibit 13 or an XBRL instance, could not be read.
         parts_skipped: uuencoded parts.
         facts: of inline XBRL, else of the submission's XBRL instance, in the order of the document.

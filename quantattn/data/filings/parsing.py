@@ -27,6 +27,7 @@ from quantattn.data.filings.parsed import (
     OTHER_FORM,
     REPORT,
     SIZE_LIMIT,
+    TEXT,
     UNREADABLE,
     Parsed,
     Request,
@@ -85,7 +86,7 @@ def parse(request: Request) -> Iterator[Parsed]:
     work = _Work()
     try:
         _recognise(request, work)
-        yield work.known
+        yield replace(work.known, to_come=TEXT)
         if work.known.text is None:
             _read_text(request, work)
     except _SetAside as reason:

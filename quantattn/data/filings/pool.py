@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,6 +36,7 @@ _CHILD = Path(__file__).with_name("child.py")
 _OUT_OF_MEMORY = 86  # exit status by which the child says so
 _LONG = ("text", "annual_report")  # what follows the JSON of an answer, as its docstring says
 _KEPT_ENVIRONMENT = ("LD_LIBRARY_PATH", "SYSTEMROOT")  # what an interpreter may need to start; no secret goes along
+_PIPE = 2**16  # bytes that a pipe holds
 _MOST_WORKERS = 8
 _MOST = 1_000_000
 _LEAST = {"size_mib": 0.001, "file_mib": 0.001, "cpu_seconds": 1, "wall_seconds": 0.01, "memory_mib": 64}
@@ -119,45 +120,45 @@ class _Child:
         self._input, self._output = self._process.stdin, self._process.stdout
         self.pid = self._process.pid
         os.set_blocking(self._output.fileno(), False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._output, selectors.EVENT_READ)
 
     def ask(self, request: Request) -> Iterator[dict[str, Any]]:
         """The child's answers about one file up to the last; `_ChildDied` where they break off."""
         deadline = time.monotonic() + self._limits.wall_seconds
-        body = json.dumps(asdict(request)).encode()
+        body = json.dumps(vars(request)).encode()
         try:
             self._input.write(len(body).to_bytes(8) + body)
             self._input.flush()
         except BrokenPipeError:
             raise _ChildDied(self._end(None)) from None
         received = bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._output, selectors.EVENT_READ)
 
-            def take(size: int) -> bytes:
-                while len(received) < size:
-                    self._receive(received, selector, deadline)
-                taken = bytes(memoryview(received)[:size])
-                del received[:size]
-                return taken
+        def take(size: int) -> bytes:
+            while len(received) < size:
+                received.extend(self._receive(deadline))
+            taken = bytes(memoryview(received)[:size])
+            del received[:size]
+            return taken
 
-            while True:
-                answer: dict[str, Any] = json.loads(take(int.from_bytes(take(8))))
-                parsed = answer.get("parsed", {})
-                for name in _LONG:
-                    if parsed.get(name) is not None:
-                        parsed[name] = take(parsed[name]).decode()
-                yield answer
-                if "parsed" not in answer:
-                    self.answered += 1
-                    return
+        while True:
+            answer: dict[str, Any] = json.loads(take(int.from_bytes(take(8))))
+            parsed = answer.get("parsed", {})
+            for name in _LONG:
+                if parsed.get(name) is not None:
+                    parsed[name] = take(parsed[name]).decode()
+            yield answer
+            if not parsed.get("to_come"):
+                self.answered += 1
+                return
 
-    def _receive(self, received: bytearray, selector: selectors.BaseSelector, deadline: float) -> None:
-        if not selector.select(max(0.0, deadline - time.monotonic())):
+    def _receive(self, deadline: float) -> bytes:
+        if not self._selector.select(max(0.0, deadline - time.monotonic())):
             raise _ChildDied(self._end(TIME_LIMIT))
-        piece = os.read(self._output.fileno(), 1 << 20)
+        piece = os.read(self._output.fileno(), _PIPE)
         if not piece:
             raise _ChildDied(self._end(None))
-        received += piece
+        return piece
 
     def _end(self, reason: str | None) -> str:
         """Make sure that the child is gone; `reason`, or what its exit status says."""
@@ -176,6 +177,7 @@ class _Child:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+        self._selector.close()
         self._output.close()
         with contextlib.suppress(BrokenPipeError):  # what was still buffered was for a child that is gone
             self._input.close()
@@ -271,22 +273,19 @@ class ParsePool:
 
     def _ask(self, child: _Child, request: Request) -> tuple[Parsed | None, str, str]:
         """The last answer that came, and why there is no end to the answers, if so, in two words and in more."""
-        parsed = None
+        values: dict[str, Any] | None = None
+        reason = detail = ""
         try:
             for answer in child.ask(request):
+                values = answer.get("parsed", values)
                 if "error" in answer:
                     error = str(answer["error"])
+                    reason, detail = UNREADABLE, f"parser error: {error}"
                     if error == "memory":
-                        return parsed, MEMORY_LIMIT, self.limits.in_words(MEMORY_LIMIT)
-                    return parsed, UNREADABLE, f"parser error: {error}"
-                if "parsed" in answer:
-                    values = answer["parsed"]
-                    assert isinstance(values, dict)
-                    parsed = Parsed.from_dict(values)
+                        reason, detail = MEMORY_LIMIT, self.limits.in_words(MEMORY_LIMIT)
         except _ChildDied as death:
-            reason = str(death)
-            return parsed, reason, self.limits.in_words(reason)
-        return parsed, "", ""
+            reason, detail = str(death), self.limits.in_words(str(death))
+        return None if values is None else Parsed.from_dict(values), reason, detail
 
 
 def available_cores() -> int:
@@ -298,5 +297,5 @@ def _without_answer(parsed: Parsed | None, reason: str, detail: str) -> Parsed:
     """A file whose parse broke off: set aside, or without the part that was to come when it had its text before."""
     told = f"{reason} ({detail})" if detail else reason
     if parsed is None or parsed.text is None:
-        return replace(parsed or Parsed(), status=reason, detail=detail or "while the file was parsed")
+        return replace(parsed or Parsed(), to_come="", status=reason, detail=detail or "while the file was parsed")
     return parsed.without(told)
