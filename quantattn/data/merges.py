@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 MISSING, MASKED = 0, 1
 """Codes of every field: a value that is missing or was never seen in training, and one that an objective has hidden."""
@@ -68,13 +69,14 @@ class Merges:
         rows = np.flatnonzero(seen)
         if not len(rows):
             raise ValueError("no event may be seen: nothing to fit a joint vocabulary on")
-        types = np.unique(np.stack([np.asarray(column)[rows] for column in columns.values()], 1), axis=0)
+        seen_codes = pl.DataFrame({name: np.asarray(column)[rows] for name, column in columns.items()})
+        types = seen_codes.unique().sort(seen_codes.columns).rows()
         if FIRST_CODE + len(types) + n_pairs > MOST_CODES:
             raise ValueError(
                 f"a joint vocabulary has {MOST_CODES - FIRST_CODE} codes, but training has {len(types)} types of "
                 f"{', '.join(columns)} and {n_pairs} pairs are asked for: join fewer fields, or give them fewer bins"
             )
-        plain = Merges(tuple(columns), tuple(tuple(each) for each in types.tolist()), ())
+        plain = Merges(tuple(columns), tuple(types), ())
         # A row whose next one may not be seen has no neighbour there.
         closed = stop | ~np.append(seen[1:], False)
         rows = rows[-max_rows:]

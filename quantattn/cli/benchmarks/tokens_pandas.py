@@ -3,6 +3,11 @@
 What is computed is defined by `book_features`, `MidLabel` and `Tokenizer`, with an entity's table as one session; it is
 written here from those definitions. There are two manners: "pandas" sums windows by `rolling` and bins by `pd.cut`;
 "pandas_tuned" takes differences of running sums and `searchsorted`, which is faster.
+
+What it is spared, and the library does: it gets every entity's rows as a table of its own and never looks for where one
+ends; prices and moves are floats, exact here because the numbers are small, where the library keeps whole numbers and
+fractions of them and decides ties exactly; it takes the order of time, prices above zero and room in 64 bits for granted;
+and there are no sessions.
 """
 
 from __future__ import annotations
