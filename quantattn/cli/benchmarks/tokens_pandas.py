@@ -5,9 +5,9 @@ written here from those definitions. There are two manners: "pandas" sums window
 "pandas_tuned" takes differences of running sums and `searchsorted`, which is faster.
 
 What it is spared, and the library does: it gets every entity's rows as a table of its own and never looks for where one
-ends; prices and moves are floats, exact here because the numbers are small, where the library keeps whole numbers and
-fractions of them and decides ties exactly; it takes the order of time, prices above zero and room in 64 bits for granted;
-and there are no sessions.
+ends; moves are floats, and prices too where one is missing, which is exact as long as the numbers are small, where the
+library keeps whole numbers and fractions of them and decides ties exactly; it takes order of time, prices above zero
+and room in 64 bits for granted; and there are no sessions.
 """
 
 from __future__ import annotations
