@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,7 @@ def test_a_disk_that_is_full_is_told_of_in_one_plain_sentence(
         raise OSError("Unable to copy \x1b[31m↳\x1b[0m No space left on device")
 
     monkeypatch.setattr(sink, "write_deltalake", full)
-    with pytest.raises(
-        RuntimeError, match=r"^shard-000000 could not be added to .*out: Unable to copy ↳ No space"
-    ):
+    with pytest.raises(RuntimeError, match=r"^shard-000000 could not be added to .*out: Unable to copy ↳ No space"):
         run(model, tmp_path / "out")
 
 
@@ -227,3 +226,18 @@ def test_a_score_that_is_not_finite_is_refused(model: Model, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="not finite for decision 0"):
         run(broken, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_one_score_that_is_not_finite_is_found_among_others(model: Model, tmp_path: Path) -> None:
+    """A code without a finite embedding makes the decisions that see it unusable, and no other."""
+    given = work()
+    table, row = given.sequences.table, given.sequences.decisions.row
+    begin = table.offsets[table.entity_of(row)]
+    sees = [bool((table.fields["code"][b : r + 1] == 5).any()) for b, r in zip(begin, row, strict=True)]
+    first = sees.index(True)
+    assert 0 < sum(sees[: first + 10]) < 10, "the control: beside them there are others in the shard"
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.encoder.get_parameter("embedding.tables.0.weight")[5] = torch.nan
+    with pytest.raises(ValueError, match=f"not finite for decision {first}$"):
+        run(broken, tmp_path / "out")
