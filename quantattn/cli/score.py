@@ -123,9 +123,11 @@ def score_tables(config: DictConfig) -> int:
         out.print(f"note: the model's attention is not certified for this installation: {why}", soft_wrap=True)
     work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets, chosen_of(asked))
     embed = asked.pooling if asked.output == "embeddings" else None
-    seen = artefact.extra.get("seen_until")
-    if embed is not None and isinstance(seen, int):
-        work = replace(work, described={**work.described, "seen_until": torch.full((len(work.as_of),), seen).numpy()})
+    if embed is not None:
+        # Constants of the table, for who reads it: whether it is whole, and from when on it may be used.
+        constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
+        columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
+        work = replace(work, described={**work.described, **columns})
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
     made = {} if embed is None else {"embeddings": embed}

@@ -63,8 +63,8 @@ def embed(home: Path, out: Path, *arguments: str) -> pl.DataFrame:
 def test_one_row_a_filing(home: Path, tmp_path: Path) -> None:
     table = embed(home, tmp_path / "out")
     assert table.columns == [
-        *("entity", "as_of", "key", "form", "accession", "item", "status", "tokens", "seen_until", "embedding"),
-        *("model_sha", "plan_sha"),
+        *("entity", "as_of", "key", "form", "accession", "item", "status", "tokens", "rows", "seen_until"),
+        *("embedding", "model_sha", "plan_sha"),
     ]
     assert table["accession"].to_list() == [f"{c:010d}-{y}-000001" for c in (11, 22, 33) for y in range(17, 23)]
     assert table["as_of"][0] == parse_acceptance("20170301101500")

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from quantattn.data.files import put
+from quantattn.data.filings.embedding_table import read_embedding_table
 from quantattn.data.filings.forms import family, is_amendment
 from quantattn.data.filings.item_names import scheme_of
 from quantattn.data.filings.item_table import cut_all, item_names
@@ -120,11 +121,9 @@ def scan_changes(
     """`filing_changes` of a source's table and of the Delta table of embeddings in a folder.
 
     Raises:
-        ValueError: as `filing_changes`; the folder holds no such table.
+        ValueError: as `filing_changes`; the folder holds no such table, or not all of it.
     """
-    if embeddings is not None and not (Path(embeddings) / "_delta_log").is_dir():
-        raise ValueError(f"{embeddings} holds no table that score.py wrote with output=embeddings")
-    table = None if embeddings is None else pl.read_delta(str(embeddings))
+    table = None if embeddings is None else read_embedding_table(embeddings)
     return filing_changes(check(filings.collect(), Filings), item, table, in_sample=in_sample)
 
 

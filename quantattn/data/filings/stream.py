@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from quantattn.data.filings.embedding_table import read_embedding_table
 from quantattn.data.filings.prices import read_tickers
 from quantattn.data.filings.word_counts import count_words
 from quantattn.data.market.filed import FilingVectors, with_filings
@@ -23,21 +24,15 @@ def read_embeddings(folder: str | Path, item: str | None = None) -> FilingVector
         item: which item's embeddings, where a row is an item; None where a row is a filing.
 
     Raises:
-        ValueError: no such table, none of its rows is of the item, a filing twice, or a model that does not say what
-            it had seen.
+        ValueError: no such table or not all of it, none of its rows is of the item, a filing twice, or a model that
+            does not say what it had seen.
     """
-    if not (Path(folder) / "_delta_log").is_dir():
-        raise ValueError(f"{folder} holds no table that score.py wrote with output=embeddings")
-    table = pl.read_delta(str(folder))
-    needed = ("entity", "as_of", "key", "accession", "item", "embedding", "model_sha")
-    lacking = [name for name in needed if name not in table.columns]
-    if lacking:
-        raise ValueError(f"{folder} is no table of embeddings of filings: it lacks {', '.join(lacking)}")
+    table = read_embedding_table(folder)
     if "seen_until" not in table.columns:
         raise ValueError(
             f"the model of {folder} does not say what it had seen, so nothing of it may be joined to events"
         )
-    own = table.filter(pl.col("item").eq_missing(item)).sort("key")
+    own = table.filter(pl.col("item").eq_missing(item))
     if not own.height:
         there = ", ".join(sorted(name or "whole filings" for name in table["item"].unique().to_list()))
         raise ValueError(f"{folder} has no embeddings of {item or 'whole filings'}; it has {there}")

@@ -47,6 +47,7 @@ def table(**changes: object) -> pl.DataFrame:
             "entity": ["0000000001"] * 3,
             "as_of": [5, 15, 15],
             "key": [0, 1, 2],
+            "rows": [3, 3, 3],
             "accession": ["a", "b", "b"],
             "item": ["1A", "1A", "7"],
             "seen_until": [3, 3, 3],
@@ -75,6 +76,7 @@ def test_embeddings_come_from_the_table_that_scoring_wrote(tmp_path: Path) -> No
         (table(item="7"), "7", "has b twice"),
         (table().drop("seen_until"), "1A", "does not say what it had seen"),
         (table().drop("embedding"), "1A", "lacks embedding"),
+        (table().head(2), "1A", "has 2 of 3 rows: the same score"),
         (table(as_of=None).cast({"as_of": pl.Int64}), "1A", "has rows without as_of"),
         (table().with_columns(embedding=pl.Series([[1.0], [1.0, 2.0], []])), "1A", "of 1 and 2 numbers"),
         (

@@ -191,6 +191,7 @@ def test_embeddings_of_its_filings_may_stand_for_them(tmp_path: Path) -> None:
     assert table.equals(FiledMarket(3, 2_048, 16).filings().drop("sign"))
     made = table.select(
         *("entity", "accession", pl.col("available_time").alias("as_of"), pl.int_range(pl.len()).alias("key")),
+        pl.len().alias("rows"),
         *(pl.lit(None, pl.String).alias("item"), pl.lit(0).alias("seen_until"), pl.lit("f" * 64).alias("model_sha")),
         embedding=pl.concat_list(pl.int_range(pl.len()).cast(pl.Float32), pl.lit(1.0, pl.Float32)),
     )
