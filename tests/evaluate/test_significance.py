@@ -116,3 +116,13 @@ def test_stretches_are_contiguous_and_keep_simultaneous_decisions_together() -> 
     for moment in np.unique(time):
         assert np.unique(ids[time[shuffle] == moment]).size == 1
     assert np.bincount(ids).min() > 0
+
+
+def test_few_blocks_widen_the_percentiles_as_worked_out_by_hand() -> None:
+    """Five blocks at 95 %: t of 4 degrees of freedom is 2.776445, times √(5/4) 3.104160, and Φ(−3.104160) = 0.000954."""
+    draws = np.linspace(0, 1, 1001)  # whose quantile q is q
+    found = interval(0.5, draws, 5)
+    assert found.low == pytest.approx(0.000954, abs=1e-6)
+    assert found.high == pytest.approx(1 - 0.000954, abs=1e-6)
+    many = interval(0.5, draws, 100_000)
+    assert many.low == pytest.approx(0.025, abs=1e-5)
