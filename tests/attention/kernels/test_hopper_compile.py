@@ -17,10 +17,10 @@ SCRIPT = Path(__file__).with_name("compiling_hopper.py")
 OLD = tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 7)
 SPILLS = (
     {("fwd", 64): 160, ("fwd", 128): 48, ("fwd", 256): 112, ("short", 64): 0, ("short", 128): 24}
-    | {("bwd", 64): 8, ("bwd", 128): 96}
+    | {("bwd", 64): 8, ("bwd", 128): 88}
     if OLD
     else {("fwd", 64): 24, ("fwd", 128): 16, ("fwd", 256): 284, ("short", 64): 0, ("short", 128): 56}
-    | {("bwd", 64): 32, ("bwd", 128): 16}
+    | {("bwd", 64): 40, ("bwd", 128): 32}
 )
 
 

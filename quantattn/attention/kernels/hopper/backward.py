@@ -3,7 +3,9 @@
 A program takes one tile of 128 keys of a head after the other and walks over the blocks of queries that see them. Two
 warpgroups of 64 keys each multiply; scores stand transposed, [keys, queries], so that dv takes its weights from
 registers. A *planner* warp draws the next tile and notes where it lies, a *loader* warp fills a ring of q and do by
-TMA, and *writer* warps add tiles of dq, which comes from both warpgroups, to float32 sums in global memory.
+TMA, and *writer* warps add tiles of dq, which comes from both warpgroups, to float32 sums in global memory. The product
+for dq is started in the next step, behind that for sᵀ: a warpgroup need not meet the other, whose ds it reads, and the
+tensor cores have work while it takes the exponentials.
 
 The order of the sums is that of `walk.py`.
 
@@ -30,7 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from quantattn.attention.kernels.hopper.arithmetic import announce, exp2, hidden_zero, meet, to_16_bits
+from quantattn.attention.kernels.hopper.arithmetic import exp2, hidden_zero, meet, to_16_bits
 from quantattn.attention.kernels.hopper.compat import reshaped, tma_add, tma_finish, tma_load, tma_store
 from quantattn.attention.kernels.hopper.cutting import HALF, clear_keys, clear_rows, hide, is_cut
 from quantattn.attention.kernels.hopper.notes import read_field, write_field
@@ -76,6 +78,7 @@ class Sizes(NamedTuple):
         stages: buffers of q, and of do.
         defer: the product for dk stays in flight until the next step has started its own.
         hold: k and v are held in registers.
+        early: dpᵀ is started beside sᵀ; else when dq of the step before has left its registers.
         packed: whether rows have offsets.
         ordered: whether the sums of dq have an order.
         parts: tiles of 64 queries a step, 128 / d: what makes two tiles of 64 × 64 of dq, by columns or by rows.
@@ -86,6 +89,7 @@ class Sizes(NamedTuple):
     stages: Any
     defer: Any
     hold: Any
+    early: Any
     packed: Any
     ordered: Any
     parts: Any
@@ -117,6 +121,7 @@ class Signals(NamedTuple):
     q_empty: Any
     do_full: Any
     do_empty: Any
+    ds_full: Any
     dq_full: Any
     dq_empty: Any
     asked: Any
@@ -269,11 +274,37 @@ def writer(
 
 
 @gluon.jit
+def multiply_dq(buffers, signals, step, group: gl.constexpr, s: gl.constexpr):
+    """A warpgroup: start its half of dq of a step, once both have stored their ds."""
+    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    COLUMN: gl.constexpr = group * 64 * (2 - s.parts)
+    pair = (step & 1) * 2
+    mbarrier.wait(signals.ds_full.index(pair + 1 - group), (step >> 1) & 1)
+    zero = hidden_zero(step + 1)
+    tile = pair * s.parts + group * 2 * (s.parts - 1)
+    early = buffers.ds.index(tile).permute((1, 0))
+    late = buffers.ds.index(tile + 1).permute((1, 0))
+    zeros = gl.zeros([HALF, HALF], gl.float32, layout=S)
+    dq = warpgroup_mma(early, buffers.k.index(zero).slice(COLUMN, HALF, dim=1), zeros, use_acc=False, is_async=True)
+    return warpgroup_mma(late, buffers.k.index(1 + zero).slice(COLUMN, HALF, dim=1), dq, is_async=True)
+
+
+@gluon.jit
+def hand_over(dq, buffers, signals, step, group: gl.constexpr):
+    """A warpgroup: its half of dq of a step to the writer."""
+    to = step % WRITERS
+    mbarrier.wait(signals.dq_empty.index(to), ((step // WRITERS) & 1) ^ 1)
+    reshaped(buffers.dq.index(to * 2 + group), [HALF, HALF], AS_HELD).store(dq)
+    fence_async_shared()
+    mbarrier.arrive(signals.dq_full.index(to), count=1)
+
+
+@gluon.jit
 def visit(
-    dk, dv, k, v, buffers, signals, step, inside, left, right, unit,
+    dk, dv, k, v, buffers, signals, step, begun, inside, left, right, unit,
     group: gl.constexpr, s: gl.constexpr,
 ):  # fmt: skip
-    """A step of a warpgroup: its 64 keys with s.block queries, and its tile of dq of those and all 128 keys."""
+    """A step of a warpgroup: its 64 keys with s.block queries, and dq of the step before."""
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     SUM: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, s.d, 16])
     OPERAND: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
@@ -283,10 +314,8 @@ def visit(
     if not s.hold:
         k = buffers.k.index(group + zero)
         v = buffers.v.index(group + zero)
-    ONE: gl.constexpr = group * 2 * (s.parts - 1)
-    COLUMN: gl.constexpr = group * 64 * (2 - s.parts)
     zeros = gl.zeros([HALF, HALF], gl.float32, layout=S)
-    pair = (step % 2) * 2 * PARTS
+    pair = (step & 1) * 2
     for part in gl.static_range(PARTS):
         tile = step * PARTS + part
         stage = tile % STAGES
@@ -295,13 +324,17 @@ def visit(
         do = buffers.do.index(stage)
         mbarrier.wait(signals.q_full.index(stage), parity)
         x = warpgroup_mma(k, q.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        mbarrier.wait(signals.do_full.index(stage), parity)
-        dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        if part == 0:
+            dq = multiply_dq(buffers, signals, step - 1, group, s)
+        if s.early:
+            mbarrier.wait(signals.do_full.index(stage), parity)
+            dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+        # What a wait leaves in flight is what was started after: dq's two products and dp's.
         if s.defer:
-            dk = warpgroup_mma_wait(2, deps=[dk])
+            dk = warpgroup_mma_wait(1 + 2 * (part == 0) + s.early, deps=[dk])
             mbarrier.arrive(signals.q_empty.index((tile + STAGES - 1) % STAGES), count=1, pred=tile > 0)
         lse = buffers.lse.index(stage).load(gl.SliceLayout(0, S))
-        x = warpgroup_mma_wait(1, deps=[x])
+        x = warpgroup_mma_wait(2 * (part == 0) + s.early, deps=[x])
         p = exp2(x * unit - lse[None, :])
         beside = 0
         if left is not None or right is not None:
@@ -310,52 +343,37 @@ def visit(
         if cut:
             p = hide(p, beside, inside, left, right, S)
         weights = gl.convert_layout(to_16_bits(p, q.dtype), OPERAND)
-        dp, weights = warpgroup_mma_wait(0, deps=[dp, weights])
-        dv = warpgroup_mma(weights, do, dv, is_async=True)
+        if part == 0:
+            dq, weights = warpgroup_mma_wait(s.early, deps=[dq, weights])
+            if step > begun:
+                hand_over(dq, buffers, signals, step - 1, group)
+        if s.early:
+            dp, weights = warpgroup_mma_wait(0, deps=[dp, weights])
+            dv = warpgroup_mma(weights, do, dv, is_async=True)
+        else:
+            mbarrier.wait(signals.do_full.index(stage), parity)
+            dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            dv = warpgroup_mma(weights, do, dv, is_async=True)
+            dp = warpgroup_mma_wait(1, deps=[dp])
         delta = buffers.delta.index(stage).load(gl.SliceLayout(0, S))  # not before: it takes 16 registers
         ds = p * (dp - delta[None, :])
         if left is not None or right is not None:
             if cut:
                 ds = hide(ds, beside, inside, left, right, S)
         ds = to_16_bits(ds, q.dtype)
-        own = buffers.ds.index(pair + part * 2 + group)
+        own = buffers.ds.index(pair * PARTS + part * 2 + group)
         own.store(ds)
+        fence_async_shared()
+        if s.defer:
+            meet(10 + group, 128)
         if part == PARTS - 1:
-            fence_async_shared()
-            if PARTS == 1:
-                meet(9, 256)
-            elif group == 0:  # waits before it announces, so that no second announcement can come before a wait
-                meet(12, 256)
-                announce(13, 256)
-            else:
-                meet(13, 256)
-            early = buffers.ds.index(pair + ONE).permute((1, 0))
-            late = buffers.ds.index(pair + ONE + 1).permute((1, 0))
-            dq = warpgroup_mma(
-                early, buffers.k.index(zero).slice(COLUMN, HALF, dim=1), zeros, use_acc=False, is_async=True
-            )
-            dq = warpgroup_mma(late, buffers.k.index(1 + zero).slice(COLUMN, HALF, dim=1), dq, is_async=True)
-        elif s.defer or group == 1:
-            fence_async_shared()
-            if s.defer:
-                meet(10 + group, 128)
-            if group == 1:  # the other's rows of dq need this tile, and its own do not
-                announce(12, 256)
+            mbarrier.arrive(signals.ds_full.index(pair + group), count=1)
         if s.defer:
             dk = warpgroup_mma(own, q, dk, is_async=True)
         else:
             dk = warpgroup_mma(gl.convert_layout(ds, OPERAND), q, dk, is_async=True)
-        if part == PARTS - 1:
-            dv, weights, dq = warpgroup_mma_wait(1, deps=[dv, weights, dq])
-        else:
-            dv, weights = warpgroup_mma_wait(1, deps=[dv, weights])
+        dv, weights = warpgroup_mma_wait(1, deps=[dv, weights])
         mbarrier.arrive(signals.do_empty.index(stage), count=1)
-        if part == PARTS - 1:
-            to = step % WRITERS
-            mbarrier.wait(signals.dq_empty.index(to), ((step // WRITERS) & 1) ^ 1)
-            reshaped(buffers.dq.index(to * 2 + group), [HALF, HALF], AS_HELD).store(dq)
-            fence_async_shared()
-            mbarrier.arrive(signals.dq_full.index(to), count=1)
         if not s.defer:
             dk = warpgroup_mma_wait(0, deps=[dk])
             mbarrier.arrive(signals.q_empty.index(stage), count=1)
@@ -389,10 +407,13 @@ def gatherer(
         if s.defer:
             dk = warpgroup_mma_init(dk)
         for step in range(begun, begun + steps):
-            dk, dv = visit(dk, dv, k, v, buffers, signals, step, inside, left, right, scale * LOG2E, group, s)
+            dk, dv = visit(dk, dv, k, v, buffers, signals, step, begun, inside, left, right, scale * LOG2E, group, s)
         begun += steps
-        if s.defer:  # that q is read is said in the next step, be it one of the next tile
-            dk = warpgroup_mma_wait(0, deps=[dk])
+        dq = multiply_dq(buffers, signals, begun - 1, group, s)
+        # That q is read is said in the next step, be it one of the next tile.
+        dq, dk = warpgroup_mma_wait(0, deps=[dq, dk])
+        if steps > 0:
+            hand_over(dq, buffers, signals, begun - 1, group)
         place, kv_head = read_place(notes, note, 4)  # not before: the loop needs the registers
         store_gradients(dk * scale, dv, dk_dst, dv_dst, buffers, place, kv_head, place.first + group * HALF, group, s)
         mbarrier.arrive(signals.kv_empty, count=1)
@@ -456,7 +477,8 @@ def _attention_bwd(
     READERS: gl.constexpr = 3 + WRITERS
     signals = Signals(
         make_barriers(1, 1).index(0), make_barriers(1, 2).index(0), make_barriers(TWICE, 1), make_barriers(STAGES, 2),
-        make_barriers(TWICE, 1), make_barriers(STAGES, 2), make_barriers(WRITERS, 2), make_barriers(WRITERS, 1),
+        make_barriers(TWICE, 1), make_barriers(STAGES, 2), make_barriers(4, 1), make_barriers(WRITERS, 2),
+        make_barriers(WRITERS, 1),
         make_barriers(1, 1).index(0), make_barriers(2, 1), make_barriers(2, READERS),
     )  # fmt: skip
     of = Launch(cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads_k, group, tiles_k, strips, together)

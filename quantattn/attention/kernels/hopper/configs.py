@@ -96,6 +96,7 @@ class BackwardConfig:
         stages: of q and do in shared memory, 64 rows each.
         defer: whether the product for dk stays in flight over the end of a step.
         hold: whether k and v are held in registers.
+        early: whether the product for dp is started beside that for the scores; else when dq has left its registers.
         deterministic: whether the sum of dq has an order.
         registers: of a thread that multiplies.
         spare: of a thread that loads or writes.
@@ -104,14 +105,15 @@ class BackwardConfig:
     stages: int
     defer: bool
     hold: bool
+    early: bool
     deterministic: bool = True
     registers: int = 240
     spare: int = 24
 
 
 BACKWARD = {
-    64: BackwardConfig(stages=4, defer=False, hold=True),
-    128: BackwardConfig(stages=2, defer=True, hold=False),
+    64: BackwardConfig(stages=4, defer=False, hold=True, early=True),
+    128: BackwardConfig(stages=2, defer=True, hold=False, early=False),
 }
 """Head size rounded up to 64 or 128 → configuration."""
 

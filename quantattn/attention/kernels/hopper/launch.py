@@ -145,7 +145,7 @@ def launch_backward(
         fit = _L2 // (max(n_q, 1) * width * 4 * (heads // heads_k))
         together = min(strips, max(_TOGETHER[0], min(_TOGETHER[1], fit)))
     sizes = backward.Sizes(
-        width, config.stages, config.defer, config.hold, packed, config.deterministic,
+        width, config.stages, config.defer, config.hold, int(config.early), packed, config.deterministic,
         128 // width, block_m,
     )  # fmt: skip
     _attention_bwd[(min(tiles_k * strips, multiprocessors(q.device)),)](
