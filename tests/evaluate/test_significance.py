@@ -119,7 +119,7 @@ def test_stretches_are_contiguous_and_keep_simultaneous_decisions_together() -> 
 
 
 def test_few_blocks_widen_the_percentiles_as_worked_out_by_hand() -> None:
-    """Five blocks at 95 %: t of 4 degrees of freedom is 2.776445, times √(5/4) 3.104160, and Φ(−3.104160) = 0.000954."""
+    """Five blocks at 95 %: t of 4 degrees of freedom is 2.776445, times √(5/4) 3.104160; Φ(−3.104160) = 0.000954."""
     draws = np.linspace(0, 1, 1001)  # whose quantile q is q
     found = interval(0.5, draws, 5)
     assert found.low == pytest.approx(0.000954, abs=1e-6)
