@@ -15,6 +15,7 @@ from quantattn.data.sources.lobster_files import BROKEN_STREAM, MESSAGE_COLUMNS,
 
 LARGEST = 1 << 28
 """Bytes of a file, unpacked, that is read so."""
+_PART = 1 << 16
 
 
 def read_whole(message: File, book: File) -> pl.DataFrame | None:
@@ -26,8 +27,7 @@ def read_whole(message: File, book: File) -> pl.DataFrame | None:
         RuntimeError: numba is not installed.
     """
     parser = compiled("quantattn.data.sources.lobster_parse")
-    columns: dict[str, NDArray[np.signedinteger]] = {}
-    lines: list[int] = []
+    read: list[NDArray[np.uint8]] = []
     for file in (message, book):
         data = _bytes(file.path)
         if data is None:
@@ -36,15 +36,21 @@ def read_whole(message: File, book: File) -> pl.DataFrame | None:
             data = data[int(np.argmax(data == ord("\n"))) + 1 :]
         if not len(data) or data[-1] != ord("\n"):
             data = np.append(data, np.uint8(ord("\n")))
-        room = len(data) // (2 * len(file.columns)) + 1  # a field has a digit and something after it
-        made, decimals = np.empty((len(file.columns), room), np.int64), np.empty(room, np.int8)
-        lines.append(parser.parse(data, file is message, made, decimals))
-        columns |= {name: made[i, : lines[-1]] for i, name in enumerate(file.columns)}
-        if file is message:
-            columns |= {"ns": columns.pop(MESSAGE_COLUMNS[0]), "decimals": decimals[: lines[-1]]}
-    if lines[0] < 0 or lines[0] != lines[1]:
+        read.append(data)
+    # One array, no longer than its lines: memory comes in large pages then, which are cleared before they are had.
+    names = (*message.columns, *book.columns)
+    made = np.empty((len(names), max(map(_lines, read))), np.int64)
+    decimals = np.empty(made.shape[1], np.int8)
+    n = parser.parse(read[0], True, made[: len(message.columns)], decimals)
+    if n < 0 or parser.parse(read[1], False, made[len(message.columns) :], decimals) != n:
         return None
+    columns: dict[str, NDArray[np.signedinteger]] = dict(zip(names, made[:, :n], strict=True))
+    columns |= {"ns": columns.pop(MESSAGE_COLUMNS[0]), "decimals": decimals[:n]}
     return pl.DataFrame(columns).with_row_index("line")
+
+
+def _lines(data: NDArray[np.uint8]) -> int:
+    return sum(int(np.count_nonzero(data[at : at + _PART] == ord("\n"))) for at in range(0, len(data), _PART))
 
 
 def _bytes(path: Path) -> NDArray[np.uint8] | None:
