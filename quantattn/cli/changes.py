@@ -63,12 +63,12 @@ def compare(config: DictConfig) -> int:
         raise UsageError(f"embeddings={asked.embeddings}: there is no such folder")
     source: Any = instantiate(asked.data.source, "data.source", asked.allow_targets)
     source = source.source() if hasattr(source, "source") else source
-    table = scan_changes(source.frame, asked.item, asked.embeddings, in_sample=asked.in_sample)
-    write_changes(table, Path(asked.out))
     out = terminal.console()
     aside: Mapping[str, int] = source.report.rows_set_aside
     for why, count in aside.items():
         out.print(f"set aside: {count:,} files, {why}")
+    table = scan_changes(source.frame, asked.item, asked.embeddings, in_sample=asked.in_sample)
+    write_changes(table, Path(asked.out))
     out.print(
         f"{asked.out}: item {table['item'][0]} of {table.height:,} filings, {table['reason'].null_count():,} compared"
     )
