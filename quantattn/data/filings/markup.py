@@ -231,11 +231,12 @@ def _any_inline(text: str) -> str:
 
 def _inline(text: str) -> str:
     """`_any_inline` of a text with none of `_ODD_SPACES`, white space that words would be told apart by."""
+    if text.isspace():  # most that come here stand between two tags
+        return " "
     words = " ".join(text.split())
     if not words.isprintable():
         return _any_inline(text)
-    before, after = " " if text[:1].isspace() else "", " " if text[-1:].isspace() else ""
-    return before + words + after if words else before
+    return (" " if text[:1].isspace() else "") + words + (" " if text[-1:].isspace() else "")
 
 
 def _walk(root: Any) -> tuple[str, int, dict[str, str]]:

@@ -8,12 +8,15 @@ are values only: no path is ever made from one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _HEADER_MARK = re.compile(
     r"^\s*<(?:SEC-DOCUMENT|SEC-HEADER|IMS-DOCUMENT|IMS-HEADER|SUBMISSION|ACCEPTANCE-DATETIME)>", re.MULTILINE
 )
-_DOCUMENT_START = re.compile(r"<DOCUMENT>(?=\s*<TYPE>)")
+_DOCUMENT = "<DOCUMENT>"
+_TYPE = re.compile(r"\s*<TYPE>")
+_TAG = re.compile(r"<(TYPE|SEQUENCE|FILENAME|DESCRIPTION)>([^<\r\n]*)")
 _ACCESSION = re.compile(r"\d{10}-\d{2}-\d{6}")
 _END = re.compile(r"</(?:TEXT|DOCUMENT|SEC-DOCUMENT|IMS-DOCUMENT|SUBMISSION)>|-----END PRIVACY-ENHANCED MESSAGE-----")
 _VALUE = re.compile(r"[^<\r\n]*")
@@ -102,7 +105,7 @@ def parse_submission(text: str) -> Submission:
     Raises:
         ValueError: neither kind, or a header that contradicts itself or names no form.
     """
-    starts = [match.start() for match in _DOCUMENT_START.finditer(text)]
+    starts = list(_document_starts(text))
     header = None
     if has_header(text):
         header = _parse_header(text[: starts[0]] if starts else text)
@@ -112,6 +115,16 @@ def parse_submission(text: str) -> Submission:
     spans = zip(starts, ends, strict=False)
     documents = tuple(_parse_document(text, start, end) for start, end in spans)
     return Submission(header, documents)
+
+
+def _document_starts(text: str) -> Iterator[int]:
+    """Where a `<DOCUMENT>` stands before a `<TYPE>`."""
+    at = text.find(_DOCUMENT)
+    while at >= 0:
+        after = at + len(_DOCUMENT)
+        if _TYPE.match(text, after):
+            yield at
+        at = text.find(_DOCUMENT, after)
 
 
 def _parse_header(text: str) -> Header:
@@ -162,14 +175,18 @@ def _parse_document(text: str, start: int, end: int) -> Document:
         closing = text.rfind("</TEXT>", start, end)
         span = opening + len("<TEXT>"), closing if closing > opening else _end_of_document(text, start, end)
     else:
-        ends = [match.end() for match in re.finditer(r"<(?:TYPE|SEQUENCE|FILENAME|DESCRIPTION)>[^<\r\n]*", tags)]
-        span = start + max(ends, default=len("<DOCUMENT>")), _end_of_document(text, start, end)
-    sequence = _first(tags, "<SEQUENCE>")
+        ends = [match.end() for match in _TAG.finditer(tags)]
+        span = start + max(ends, default=len(_DOCUMENT)), _end_of_document(text, start, end)
+    found: dict[str, str] = {}
+    for match in _TAG.finditer(tags):
+        if value := match.group(2).strip():
+            found.setdefault(match.group(1), value)
+    sequence = found.get("SEQUENCE", "")
     return Document(
-        type=(_first(tags, "<TYPE>") or "").upper(),
-        sequence=int(sequence) if sequence and sequence.isascii() and sequence.isdigit() else None,
-        filename=_first(tags, "<FILENAME>"),
-        description=_first(tags, "<DESCRIPTION>"),
+        type=found.get("TYPE", "").upper(),
+        sequence=int(sequence) if sequence.isascii() and sequence.isdigit() else None,
+        filename=found.get("FILENAME"),
+        description=found.get("DESCRIPTION"),
         ended=end < len(text) or _has_end(text, start),
         file=text,
         start=span[0],
