@@ -110,6 +110,10 @@ def test_the_table_of_likelihoods_averages_over_targets_not_over_sequences() -> 
     assert [row.figures["log_loss"].value for row in table.rows] == [1.0, 2.0]
     assert (table.skill.value, table.skill.low, table.skill.high) == (0.5, 0.5, 0.5)
     assert table.decisions == 6
+    both = {"encoder": [1.0, 4.0, 1.0], "worse": [3.0, 12.0, 3.0], "better": [2.0, 8.0, 2.0]}
+    for order in (["encoder", "worse", "better"], ["encoder", "better", "worse"]):
+        found = likelihood_table({name: both[name] for name in order}, [1, 4, 1], blocks)
+        assert (found.best_baseline, found.skill.value, found.difference["log_loss"].value) == ("better", 0.5, -1.0)
     with pytest.raises(ValueError, match="expected targets"):
         likelihood_table({"encoder": [0.0], "unigram": [0.0]}, [0], Blocks(np.asarray([0]), "time", 1))
 
