@@ -6,6 +6,7 @@ that can be compared is not timed.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import warnings
@@ -106,25 +107,50 @@ def _itch(path: Path) -> Callable[[], Columns]:
 
 
 def _itch_book(path: Path) -> Callable[[], Columns]:
-    package = importlib.import_module("itch_book")
-    feed = package.open(str(path), date=_date(), price_type="fixed")
-    batches = list(feed.batches(tables=("messages", "depth", "symbols"), depth=1))
+    batches = _itch_book_batches(path)
 
     def columns() -> Columns:
-        symbols = {
-            int(row[0]): row[1].strip() for batch in batches for row in zip(*_first_two(batch.symbols), strict=True)
-        }
-        depth = {
-            name: np.concatenate([batch.depth[name] for batch in batches])
-            for name in ("locate", "ts_event", "ask_px_00", "ask_sz_00", "bid_px_00", "bid_sz_00")
-        }
-        stock = pl.Series(depth["locate"]).cast(pl.Int64).replace_strict(symbols, return_dtype=pl.String)
-        books = pl.DataFrame(
-            {name: depth[f"{name[:3]}_{size}_00"] for name, size in zip(BOOK, ("px", "sz") * 2, strict=True)}
-        )
-        return changes(stock, pl.Series(depth["ts_event"]) - midnight(_date(), ZONE), books.cast(pl.Int64))
+        depth = _depth(batches)
+        stock = depth["locate"].replace_strict(_symbols(batches), return_dtype=pl.String)
+        return changes(stock, depth["time"], depth.select(BOOK))
 
     return columns
+
+
+def _itch_book_sorted(path: Path) -> Callable[[], Columns]:
+    """What `scan_itch` gives, made of the peer's tables: sorted by stock, the book in every row, the file hashed."""
+    with path.open("rb") as file:
+        hashlib.file_digest(file, "sha256").hexdigest()
+    batches = _itch_book_batches(path)
+    messages = pl.concat([pl.DataFrame(dict(batch.messages)) for batch in batches])
+    stock = pl.col("locate").cast(pl.Int64).replace_strict(_symbols(batches), return_dtype=pl.String)
+    depth = _depth(batches).select("seq", *BOOK)
+    table = messages.join(depth, on="seq", how="left", maintain_order="left").with_columns(stock.alias("entity"))
+    table = table.sort("entity", maintain_order=True).with_columns(pl.col(BOOK).forward_fill().over("entity"))
+
+    def columns() -> Columns:
+        time = table["ts_event"] - midnight(_date(), ZONE)
+        return changes(table["entity"], time, table.select(BOOK).fill_null(0))
+
+    return columns
+
+
+def _itch_book_batches(path: Path) -> list[Any]:
+    feed = importlib.import_module("itch_book").open(str(path), date=_date(), price_type="fixed")
+    return list(feed.batches(tables=("messages", "depth", "symbols"), depth=1))
+
+
+def _depth(batches: list[Any]) -> pl.DataFrame:
+    names = dict(zip(("ask_px_00", "ask_sz_00", "bid_px_00", "bid_sz_00"), BOOK, strict=True))
+    table = pl.concat(
+        [pl.DataFrame({n: batch.depth[n] for n in ("seq", "locate", "ts_event", *names)}) for batch in batches]
+    )
+    table = table.rename(names).cast({"locate": pl.Int64, **dict.fromkeys(BOOK, pl.Int64)})
+    return table.with_columns(time=pl.col("ts_event") - midnight(_date(), ZONE))
+
+
+def _symbols(batches: list[Any]) -> dict[int, str]:
+    return {int(row[0]): row[1].strip() for batch in batches for row in zip(*_first_two(batch.symbols), strict=True)}
 
 
 def _first_two(symbols: Any) -> tuple[Any, Any]:
@@ -249,7 +275,8 @@ READERS: Mapping[str, Mapping[str, Reader]] = {
     },
     "itch": {
         "quantattn": Reader(_itch, digest=_BEST),
-        "itch-book": Reader(_itch_book, ("itch_book",), digest=_BEST),
+        "itch-book, two tables": Reader(_itch_book, ("itch_book",), digest=_BEST),
+        "itch-book, one sorted table": Reader(_itch_book_sorted, ("itch_book",), digest=_BEST),
         "itchcpp, book by book": Reader(_itchcpp, ("itchcpp",), few=True, digest=_BEST),
         "MeatPy": Reader(_meatpy, ("meatpy",), few=True, digest=_BEST),
         "itchfeed, decoding alone": Reader(_itchfeed, ("itch",), few=True),
