@@ -14,6 +14,7 @@ import torch
 from toy import sequences
 
 from quantattn.data.pack import Decisions, SequenceSet
+from quantattn.data.protocol.findings import Audit, Check, LeakError
 from quantattn.evaluate import Blocks, likelihood_table
 from quantattn.learn.closing import VERDICTS, caveats, classifiers_beside, span
 from quantattn.learn.datamodule import PreparedData
@@ -21,6 +22,7 @@ from quantattn.learn.fit import TrainerSettings, fit
 from quantattn.learn.module import Schedule, Training
 from quantattn.learn.predict import predict
 from quantattn.learn.pretraining import losses_of, without_context
+from quantattn.learn.run import run
 from quantattn.nn import Encoder, MaskedEvents, Model, NextEvent, Outcome
 
 
@@ -38,6 +40,13 @@ def test_a_test_within_one_day_is_not_said_to_last_for_days() -> None:
         "24 hours",
         "10 days",
     ]
+
+
+def test_a_run_does_not_begin_on_data_whose_audit_failed(tmp_path: Path) -> None:
+    audit = Audit((Check("inputs come after the decision", "failed", 9, sentence="row 5 sees row 6"),))
+    with pytest.raises(LeakError, match="row 5 sees row 6"):
+        run(tmp_path / "run", SimpleNamespace(audit=audit), *[None] * 4)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
 
 
 def market(seed: int, **changed: np.ndarray) -> SimpleNamespace:
