@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from quantattn.data.shards import PARSED, Written, pieces_of, prepare_shards, sc
 from quantattn.data.sources.filings import scan_filings
 from quantattn.data.sources.source import Source
 
+REAL = Path(os.environ.get("QUANTATTN_REALDATA", Path(__file__).parents[4] / "shared" / "realdata"))
+REAL = REAL / "filings" / "full_submission"
 PREPARE = """
 import sys
 from pathlib import Path
@@ -82,6 +85,14 @@ def test_what_comes_out_is_what_was_filed(tmp_path: Path) -> None:
     assert filer == "0000000002"
     with pytest.raises(ValueError, match="has no 0000000009; it has 0000000001, 0000000002"):
         scan_prepared(tmp_path / "out", entities=["0000000009"])
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the folder of real filings is not there")
+def test_what_comes_out_is_what_was_filed_to_edgar(tmp_path: Path) -> None:
+    done = prepared(REAL, tmp_path / "out")
+    assert like_raw(REAL, tmp_path / "out")
+    rows, aside = sum(shard.rows for shard in done.manifest.shards), done.manifest.report.rows_set_aside
+    assert rows + sum(aside.values()) == len(list(REAL.iterdir()))
 
 
 def test_only_what_is_new_is_parsed_and_only_its_shard_is_written(tmp_path: Path) -> None:
