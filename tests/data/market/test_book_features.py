@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import quantattn.data.market.feature_blocks as feature_blocks
 from quantattn.data.market import (
     FEATURES,
     Sessions,
@@ -323,3 +324,14 @@ def test_a_feature_has_the_same_bits_however_many_rows_follow(mid: int) -> None:
     table = book_of([(each + 50, 5, each - 50, 5) for each in (200, mid) * 20]).collect()
     long, short = (book_features(t.lazy(), INSTRUMENTS, windows=(1, 2, 3)).collect() for t in (table, table[:4]))
     assert short.equals(long[:4])
+
+
+@given(table=books(), block=st.integers(1, 9), windows=st.sampled_from([(1,), (1, 3), (4, 2), (1, 2, 30)]))
+@settings(max_examples=60, deadline=None)
+def test_blocks_leave_no_seam(table: pl.DataFrame, block: int, windows: tuple[int, ...]) -> None:
+    """However many rows are worked out at a time, and however far windows look back beyond them: the same bits."""
+    asked: dict[str, Any] = {"sessions": SESSIONS, "windows": windows, "levels": 2}
+    whole = book_features(table.lazy(), INSTRUMENTS, **asked).collect()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feature_blocks, "_BLOCK", block)
+        assert book_features(table.lazy(), INSTRUMENTS, **asked).collect().equals(whole)
