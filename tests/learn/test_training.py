@@ -183,3 +183,11 @@ def test_validation_draws_what_no_step_of_training_draws_and_the_same_every_time
     assert len(validation) > 2
     assert validation[: len(validation) // 2] == validation[len(validation) // 2 :]
     assert len(set(validation)) == len(validation) // 2
+
+
+def test_of_equal_validations_the_first_is_the_best(tmp_path: Path) -> None:
+    found, _, _ = train(tmp_path, steps=6, validate_every=1, monitor="valid/accuracy", mode="max")
+    figures = {step: value for step, name, value in read_rows(tmp_path / "metrics.csv") if name == "valid/accuracy"}
+    equal = [step for step, value in figures.items() if value == max(figures.values())]
+    assert len(equal) > 1, "the control: there is a tie"
+    assert found.best_step == equal[0]
