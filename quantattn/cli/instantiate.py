@@ -123,7 +123,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         return _convert_union(arguments, value, where, hint)
     if origin is typing.Literal:
-        if value not in arguments or isinstance(value, bool) != any(isinstance(a, bool) for a in arguments):
+        if value not in arguments:
             raise UsageError(f"{where}={value!r}{nearest(str(value), map(str, arguments))}")
         return value
     if origin is tuple:
