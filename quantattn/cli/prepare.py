@@ -19,15 +19,13 @@ from quantattn.cli.errors import DONE, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source
 from quantattn.cli.settings import TrainSettings
-from quantattn.cli.sharding import ShardSettings, write_shards
+from quantattn.cli.sharding import PREPARED, ShardSettings, write_shards
 from quantattn.cli.train import stopping_on_sigterm
 from quantattn.data.shards import Manifest, Progress, Written
 from quantattn.data.shards.records import Shard
 
 SHOWN = 20
 """Entities that the closing lines name."""
-PREPARED = {"market": "prepared", "filings": "prepared_filings", "table": "prepared_table"}
-"""Kind of data → the configuration that trains on its shards."""
 
 
 def run(arguments: list[str]) -> int:

@@ -21,7 +21,9 @@ from quantattn.learn.folder import redact
 
 ELSEWHERE = ("set_aside", "store", "workers")
 """Settings of sources that change nothing in the table."""
-TRAINING = ("max_seq_len", "max_tokens_per_batch", "prepare")
+PREPARED = {"market": "prepared", "filings": "prepared_filings", "table": "prepared_table"}
+"""Kind of data → the configuration that trains on its shards."""
+TRAINING = ("kind", "max_seq_len", "max_tokens_per_batch", "prepare")
 """Settings of data that are kept with the shards, so that training on them is training on the source."""
 
 
@@ -93,9 +95,7 @@ def _require_shardable(data: DataSettings, cut: ShardSettings, entities: Sequenc
     """
     if data.kind == "table":
         if entities is not None:
-            raise UsageError(
-                "entities: shards of a table are runs of entities that one process writes; leave it null"
-            )
+            raise UsageError("entities: shards of a table are runs of entities that one process writes; leave it null")
         if cut.period not in (None, "none"):
             raise UsageError(f"cut.period={cut.period}: shards of a table are runs of whole entities; leave it null")
     if data.kind == "filings":
@@ -115,11 +115,18 @@ def training_setting(path: str, name: str) -> Any:
     if not folder.exists():
         raise UsageError(f"data.path={path}: there is no such file or folder")
     try:
-        found: Any = read_plan(folder)["training"]
+        plan = read_plan(folder)
     except ValueError as error:
         raise UsageError(f"data.path={path}: {error}") from error
+    found: Any = plan["training"]
     for part in name.split("."):
         if not isinstance(found, Mapping) or part not in found:
-            raise UsageError(f"data.path={path} keeps no setting {name}; give data.{name}=…")
+            raise UsageError(f"data.path={path} keeps no setting {name}; {_remedy(name, plan['training'].get('kind'))}")
         found = found[part]
     return found
+
+
+def _remedy(name: str, kind: str | None) -> str:
+    """What may help where a folder of shards keeps no such setting."""
+    other = "" if kind is None else f", or data={PREPARED[kind]}, since it holds {kind} data"
+    return f"give data.{name}=…{other}"

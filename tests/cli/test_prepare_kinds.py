@@ -23,13 +23,14 @@ FILINGS += ["data.max_seq_len=256", "data.max_tokens_per_batch=1024"]
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command that must end well: what it said on stdout."""
+    """Runs a command that must end well, or be refused with a sentence: what it said on stdout."""
 
-    def run(command: str, *arguments: str) -> str:
+    def run(command: str, *arguments: str, refused: str = "") -> str:
         monkeypatch.setattr(sys, "argv", ["quantattn", *arguments])
         code = main(command)
         out, err = capfd.readouterr()
-        assert code == 0, err
+        assert code == (2 if refused else 0), err
+        assert refused in err
         return str(out)
 
     return run
@@ -103,6 +104,10 @@ def test_of_filings(edgar: Path, call: Any) -> None:
     shards = [*FILINGS[:3], "data=prepared_filings", f"data.path={edgar / 'shards'}"]
     call("train", *shards, *STEPS, f"paths.output_dir={edgar / 'again'}")
     assert list(same_run(edgar / "raw", edgar / "again")) == ["31 source files"]
+    sentence = (
+        "keeps no setting prepare.layout; give data.prepare.layout=…, or data=prepared_filings, since it holds filings"
+    )
+    call("train", *FILINGS[:3], "data=prepared", f"data.path={edgar / 'shards'}", refused=sentence)
     raw, made = (plain(compose("train", each))["data"] for each in (own, shards))
     assert {**made, "source": raw["source"], "path": raw["path"]} == raw
     through = [*own, *STEPS, f"shards={edgar / 'shards'}", f"paths.output_dir={edgar / 'through'}"]
