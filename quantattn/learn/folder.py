@@ -22,9 +22,11 @@ from quantattn.learn.fit import resume_point
 _SECRET = {"password", "passwd", "secret", "token", "credential", "credentials", "apikey", "auth"}
 _LEFT = re.compile(
     r"\.((config|environment|data|certificate|metrics)\.(yaml|json|csv)|report\.html|(last|best)\.ckpt|model)"
-    r"\.(.+\.)?[0-9]+(\.part|\.partial)?"
+    r"\.(.+\.)?[0-9]+(\.part|\.partial)?|\.loader\.writing"
 )
 """What a run writes its files and its model under until they are whole; nobody else's hidden files."""
+LOADER = "loader"
+"""Folder of the sequences that processes which make batches share, while a run lasts."""
 _PACKAGES = ("torch", "triton", "lightning", "polars", "numpy", "scipy", "hydra-core", "tokenizers", "safetensors")
 
 
@@ -85,7 +87,7 @@ def commit() -> str:
 def holding(folder: Path) -> Iterator[None]:
     """Make `folder`, for this process alone until the end of the block, when it goes again if it is still empty.
 
-    Half-written files of a run that was killed here are removed.
+    What a run that was killed here left half written, or was sharing with its loader, is removed.
 
     Raises:
         ValueError: another process holds it.
@@ -98,9 +100,7 @@ def holding(folder: Path) -> Iterator[None]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{folder} is in use by a run that has not ended; name another folder") from None
-        for left in [*folder.glob(".*"), *folder.glob("checkpoints/.*")]:
-            if _LEFT.fullmatch(left.name):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        _clear(folder)
         yield
     finally:
         os.close(held)
@@ -108,6 +108,14 @@ def holding(folder: Path) -> Iterator[None]:
             if any(path.iterdir()):
                 break
             path.rmdir()
+
+
+def _clear(folder: Path) -> None:
+    for left in [*folder.glob(".*"), *folder.glob("checkpoints/.*")]:
+        if _LEFT.fullmatch(left.name):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    if (folder / LOADER / "sequences.json").is_file():
+        shutil.rmtree(folder / LOADER)
 
 
 def claim(folder: Path, ckpt_path: str | None) -> Path | None:

@@ -20,7 +20,7 @@ from quantattn.learn.closing import Exactness, Story, close, figures_of
 from quantattn.learn.datamodule import PreparedData, epoch_batches, shared
 from quantattn.learn.files import write_json
 from quantattn.learn.fit import Fitted, Progress, TrainerSettings, fit
-from quantattn.learn.folder import commit, environment
+from quantattn.learn.folder import LOADER, commit, environment
 from quantattn.learn.history import curves
 from quantattn.learn.module import OptimizerFactory, Schedule, Training
 from quantattn.learn.predict import predict
@@ -135,7 +135,7 @@ def _fit(
     resume: Path | None,
 ) -> Fitted:
     workers = settings.trainer.workers
-    with shared(prepared.train, folder / "loader", workers) as train:
+    with shared(prepared.train, folder / LOADER, workers) as train:
         data = PreparedData(
             train,
             prepared.valid,

@@ -69,12 +69,14 @@ def test_two_runs_never_share_a_folder(
 def test_what_a_killed_run_left_half_written_is_removed_and_nobody_else_s_hidden_files(tmp_path: Path) -> None:
     mine = (".zcompdump-host-5.8", ".notes.2024", ".history.1", "metrics.csv")
     left = ("checkpoints/.last.ckpt.123", ".config.yaml.9", ".metrics.json.my.host.12", ".report.html.5.part")
-    for name in (*mine, *left, ".model.77.partial/model.safetensors"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    left += (".model.77.partial/model.safetensors", "loader/sequences.json", ".loader.writing/arrays-000.npy")
+    for name in (*mine, *left, "other/loader/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).touch()
     (tmp_path / ".cache.3").mkdir()
-    with holding(tmp_path):
-        assert {path.name for path in tmp_path.rglob("*")} == {"checkpoints", ".cache.3", *mine}
+    with holding(tmp_path), holding(tmp_path / "other"):
+        there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert there == {"checkpoints", ".cache.3", "other", "other/loader", "other/loader/__init__.py", *mine}
 
 
 def test_what_stands_half_written_in_a_run_folder_has_a_name_that_the_next_run_knows(
