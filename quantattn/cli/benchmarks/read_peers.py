@@ -123,14 +123,21 @@ def _itch_book_sorted(path: Path) -> Callable[[], Columns]:
         hashlib.file_digest(file, "sha256").hexdigest()
     batches = _itch_book_batches(path)
     messages = pl.concat([pl.DataFrame(dict(batch.messages)) for batch in batches])
-    stock = pl.col("locate").cast(pl.Int64).replace_strict(_symbols(batches), return_dtype=pl.String)
-    depth = _depth(batches).select("seq", *BOOK)
-    table = messages.join(depth, on="seq", how="left", maintain_order="left").with_columns(stock.alias("entity"))
-    table = table.sort("entity", maintain_order=True).with_columns(pl.col(BOOK).forward_fill().over("entity"))
+    symbols = _symbols(batches)
+    rank, order = np.zeros(65536, np.uint16), sorted(symbols, key=symbols.__getitem__)
+    rank[order] = np.arange(len(order))
+    table = messages.join(_depth(batches).select("seq", *BOOK), on="seq", how="left", maintain_order="left")
+    key = rank[table["locate"].to_numpy()]
+    places = np.argsort(key, kind="stable")  # of 16 bits, which is fastest
+    table, stock = table[places], pl.Series(key[places])
+    entity = pl.Series([symbols[code] for code in order]).gather(stock).alias("entity")
+    begins = (stock != stock.shift(1)).fill_null(True)
+    filled = (pl.when(begins).then(pl.col(name).fill_null(0)).otherwise(pl.col(name)).forward_fill() for name in BOOK)
+    table = table.with_columns(entity, *filled)
 
     def columns() -> Columns:
         time = table["ts_event"] - midnight(_date(), ZONE)
-        return changes(table["entity"], time, table.select(BOOK).fill_null(0))
+        return changes(table["entity"], time, table.select(BOOK))
 
     return columns
 
