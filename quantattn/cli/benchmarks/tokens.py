@@ -92,7 +92,8 @@ class Ours:
 
     def features(self) -> Columns:
         """See `Steps`."""
-        return _arrays(book_features(self.events.lazy(), self.instruments).select(FEATURES).collect())
+        made = book_features(self.events.lazy(), self.instruments).select(FEATURES)
+        return _arrays(made.collect(engine="in-memory"))
 
     def labels(self) -> Columns:
         """See `Steps`."""

@@ -121,4 +121,6 @@ def decision_rows(events: pl.DataFrame, every: int = 1, kinds: Sequence[int] | N
 def token_table(transformed: pl.LazyFrame, tokenizer: Tokenizer) -> TokenTable:
     """The columns of a tokenizer as arrays; the frame must be in canonical order."""
     names = (*tokenizer.codes, *tokenizer.values)
-    return TokenTable.of_frame(transformed.select("entity", "available_time", *names).collect(), names)
+    # In memory the columns come out whole; the streaming engine would give pieces, which arrays have to be copied from.
+    made = transformed.select("entity", "available_time", *names).collect(engine="in-memory")
+    return TokenTable.of_frame(made, names)

@@ -189,7 +189,7 @@ class _Inputs:
         else:
             features = price_features(events.lazy(), sessions=sessions)
         table = token_table(tokenizer.transform(events.lazy()), tokenizer)
-        return _Inputs(carrying(table, events, source), features.collect(), events.select("^filing$"))
+        return _Inputs(carrying(table, events, source), features.collect(engine="in-memory"), events.select("^filing$"))
 
     @property
     def columns(self) -> dict[str, pl.Series]:
