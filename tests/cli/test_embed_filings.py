@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from small_run import call
 
 from quantattn import load_model
-from quantattn.cli import main
 from quantattn.data.filings.clock import parse_acceptance
 
 RISKS = "Item 1A. Risk Factors\nOur anvils may fall on customers and we may be sued for it."
@@ -28,11 +27,6 @@ def submission(cik: int, year: int) -> str:
         f"Item 1. Business\nWe made {year} anvils for company {cik}.\n{risks}\nItem 2. Properties\nNone.\n"
         "</TEXT>\n</DOCUMENT>\n</SEC-DOCUMENT>\n"
     )
-
-
-def call(monkeypatch: pytest.MonkeyPatch, command: str, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["quantattn", *arguments])
-    return main(command)
 
 
 @pytest.fixture(scope="module")

@@ -37,21 +37,6 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture
-def bank(tmp_path: Path) -> Path:
-    """Forty clients of two groups that pay for different things."""
-    random = np.random.default_rng(0)
-    events, outcomes = ["who,day,kind,amount"], ["who,group"]
-    for who in range(40):
-        outcomes.append(f"{who},{'young' if who % 2 else 'old'}")
-        for day in np.sort(random.integers(0, 200, 8)):
-            kind = random.choice(["games", "food"] if who % 2 else ["garden", "food"])
-            events.append(f"{who},{day},{kind},{random.integers(100, 9999) / 100:.2f}")
-    (tmp_path / "events.csv").write_text("\n".join(events) + "\n")
-    (tmp_path / "outcomes.csv").write_text("\n".join(outcomes) + "\n")
-    return tmp_path
-
-
-@pytest.fixture
 def edgar(tmp_path: Path) -> Path:
     """Thirty submissions over 30 months."""
     random = np.random.default_rng(1)

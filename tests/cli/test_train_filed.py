@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
+from small_run import call
 
 from quantattn import load_model
-from quantattn.cli import main
 
 SMALL = [
     *("experiment=filed_market", "data.source.entities=3", "data.source.events_per_entity=2048"),
@@ -31,11 +30,6 @@ def accepted(seed=0):
     public = pl.lit(honest.frame["available_time"]).gather(pl.col("filing").cast(pl.UInt32))
     return replace(joined, frame=joined.frame.with_columns(filing_available_time=public))
 '''
-
-
-def call(monkeypatch: pytest.MonkeyPatch, command: str, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["quantattn", *arguments])
-    return main(command)
 
 
 def test_from_the_configuration_to_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

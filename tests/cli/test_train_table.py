@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
+from small_run import call
 
 from quantattn import load_model
-from quantattn.cli import main
 
 TABLE = [
     "data.source.id=who",
@@ -19,26 +17,6 @@ TABLE = [
     "data.source.time_format=day",
     "data.source.columns={kind: category, amount: decimal2}",
 ]
-
-
-def call(monkeypatch: pytest.MonkeyPatch, command: str, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["quantattn", *arguments])
-    return main(command)
-
-
-@pytest.fixture
-def bank(tmp_path: Path) -> Path:
-    """Forty clients of two groups that pay for different things."""
-    random = np.random.default_rng(0)
-    events, outcomes = ["who,day,kind,amount"], ["who,group"]
-    for who in range(40):
-        outcomes.append(f"{who},{'young' if who % 2 else 'old'}")
-        for day in np.sort(random.integers(0, 200, 8)):
-            kind = random.choice(["games", "food"] if who % 2 else ["garden", "food"])
-            events.append(f"{who},{day},{kind},{random.integers(100, 9999) / 100:.2f}")
-    (tmp_path / "events.csv").write_text("\n".join(events) + "\n")
-    (tmp_path / "outcomes.csv").write_text("\n".join(outcomes) + "\n")
-    return tmp_path
 
 
 def test_train_then_score(bank: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
