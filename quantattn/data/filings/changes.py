@@ -265,7 +265,9 @@ class _Vectors:
         now, before = self.by_accession.get(each.accession), self.by_accession.get(earlier.accession)
         if now is None or before is None:
             return None, NO_EMBEDDING if now is None else NO_EARLIER_EMBEDDING
-        until = max((time for time in (now[1], before[1]) if time is not None), default=None)
-        if not self.in_sample and (until is None or each.time < until):
-            return None, UNKNOWN if until is None else SEEN
+        if not self.in_sample:
+            if now[1] is None or before[1] is None:
+                return None, UNKNOWN
+            if each.time < max(now[1], before[1]):
+                return None, SEEN
         return one_minus_cosine(now[0], before[0]), None

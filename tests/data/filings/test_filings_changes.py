@@ -155,6 +155,8 @@ def test_embeddings_are_used_from_where_their_model_had_seen_its_last_filing() -
     loose = filing_changes(table, "1A", given, in_sample=True)
     assert loose["change_embedding"].null_count() == 1
     assert set(filing_changes(table, "1A", vectors(table, None))["embedding_reason"]) == {FIRST, UNKNOWN}
+    silent = given.with_columns(seen_until=pl.when(pl.col("accession") != "A-3").then("seen_until"))
+    assert filing_changes(table, "1A", silent)["embedding_reason"].to_list() == [FIRST, SEEN, SEEN, UNKNOWN, UNKNOWN]
     some = filing_changes(table, "1A", given.filter(pl.col("accession") != "A-3"))
     assert some["embedding_reason"].to_list() == [FIRST, SEEN, SEEN, NO_EMBEDDING, NO_EARLIER_EMBEDDING]
     for wrong, sentence in (
