@@ -24,7 +24,7 @@ from quantattn.data.shards import scan_prepared
 from quantattn.data.table import check_table, prepare_table
 from quantattn.data.table.encode import encode_table
 from quantattn.learn.controls import shuffle_labels
-from quantattn.nn import Artefact, NextEvent, Outcome, Regression
+from quantattn.nn import Artefact, NextEvent, Several
 
 if TYPE_CHECKING:
     from quantattn.score import Work
@@ -154,27 +154,34 @@ def check_goal(asked: TrainSettings, objective: Any) -> None:
         UsageError: naming the setting.
     """
     layout = asked.data.prepare.get("layout", "document")
-    if isinstance(objective, (Outcome, Regression)):
+    parts = list(objective.parts.values()) if isinstance(objective, Several) else [objective]
+    for part in parts:
+        check_sight(asked, part)
+    if objective.goal != "data":
         if asked.labels == NO_LABELS:
             raise UsageError("labels=none goes with objectives that predict the data themselves; name other labels")
-        _check_kind_of_label(labels(asked).get("label"), isinstance(objective, Outcome))
+        _check_kind_of_label(labels(asked).get("label"), objective.goal == "classes")
         if not asked.model.causal and layout in ("chunks", "windows"):
             raise UsageError(
                 f"data.prepare.layout={layout} puts decisions inside of sequences, where a bidirectional encoder would "
                 "see what follows them; use model.causal=true, or data.prepare.layout=each"
             )
         return
+    if asked.data.kind == "market" and layout != "windows":
+        raise UsageError(
+            f"with data.prepare.layout={layout} test sequences would begin with training events, which this objective "
+            "predicts too; use data.prepare.layout=windows"
+        )
+
+
+def check_sight(asked: TrainSettings, objective: Any) -> None:
+    """Refuse to predict the next event where the encoder, or the way in which events were merged, knows it already."""
     if isinstance(objective, NextEvent) and not asked.model.causal:
         raise UsageError("objective=next_event needs model.causal=true: any other encoder sees the event it predicts")
     if isinstance(objective, NextEvent) and asked.data.prepare.get("merges"):
         raise UsageError(
             "objective=next_event needs data.prepare.merges=0: which events a merged token says depends on those after "
             "it, up to the next decision, so it would be told of what it predicts; or use objective=masked_events"
-        )
-    if asked.data.kind == "market" and layout != "windows":
-        raise UsageError(
-            f"with data.prepare.layout={layout} test sequences would begin with training events, which this objective "
-            "predicts too; use data.prepare.layout=windows"
         )
 
 

@@ -13,6 +13,7 @@ from quantattn.data.pack import SequenceSet
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import ReportData, Table, choose_blocks, likelihood_figures, likelihood_table
 from quantattn.learn.closing import Curves, Story, caveats, learning_curves, report
+from quantattn.learn.rows import rows_inside
 from quantattn.nn import Encoder, EventsConfig, Model, Objective
 
 QUESTION = "No label: what is predicted are events of the data themselves, in the fields {fields}, from other events."
@@ -64,10 +65,7 @@ def without_context(model: Model, train: SequenceSet | None = None) -> Model:
 
 def log_shares(train: SequenceSet, name: str, size: int) -> Tensor:
     """(size,) ln of each code's share among the rows that lie in a sequence, each row counted once, plus one a code."""
-    steps = torch.zeros(len(train.table) + 1, dtype=torch.int64)
-    steps.index_add_(0, torch.tensor(train.start), torch.ones(len(train), dtype=torch.int64))
-    steps.index_add_(0, torch.tensor(train.stop), -torch.ones(len(train), dtype=torch.int64))
-    inside = steps.cumsum(0)[:-1] > 0
+    inside = rows_inside(train)
     counts = torch.bincount(torch.tensor(train.table.fields[name])[inside].long(), minlength=size) + 1
     return (counts / counts.sum()).log()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from quantattn.learn.history import curves
 from quantattn.learn.module import OptimizerFactory, Schedule, Training
 from quantattn.learn.predict import predict
 from quantattn.learn.pretraining import close_pretraining
-from quantattn.nn import Encoder, EncoderConfig, Model, Objective, Regression, save_pretrained
+from quantattn.learn.rows import training_rows
+from quantattn.nn import Encoder, EncoderConfig, Model, Objective, save_pretrained
 
 
 class ExactnessError(RuntimeError):
@@ -96,8 +97,7 @@ def run(
         write_json(folder / "certificate.json", settings.exactness.document)
         if not settings.exactness.passed:
             raise ExactnessError(settings.exactness.sentence)
-    if isinstance(objective, Regression):
-        objective = standardised(objective, prepared)
+    objective = objective.fitted(training_rows(prepared))
     torch.manual_seed(settings.seed)
     model = Model(Encoder(encoder), objective.heads(encoder, prepared.classes))
     write_json(folder / "environment.json", environment())
@@ -181,15 +181,6 @@ def evaluate(
         table, report = close_pretraining(prepared, model, module.objective, learning, story, seed=settings.seed)
     write_report(folder / "report.html", report)
     return table, figures_of(table)
-
-
-def standardised(objective: Regression, prepared: Prepared) -> Regression:
-    """The objective with mean and standard deviation of the training targets."""
-    values = torch.as_tensor(prepared.train.decisions.targets[objective.label], dtype=torch.float64)
-    known = values[~values.isnan()]
-    if known.numel() < 2:
-        raise ValueError(f"regression needs two training rows with a target or more, got {known.numel()}")
-    return replace(objective, mean=float(known.mean()), std=float(known.std()) or 1.0)
 
 
 def schedule_of(trainer: TrainerSettings, total: int) -> Schedule:

@@ -2,10 +2,31 @@
 
 from quantattn.nn.config import MASKED, MISSING, SIZES, EncoderConfig
 from quantattn.nn.encoder import Encoder
-from quantattn.nn.heads import ClassificationConfig, EventsConfig, HeadConfig, RegressionConfig
+from quantattn.nn.heads import (
+    ClassificationConfig,
+    EventsConfig,
+    GaussianConfig,
+    HeadConfig,
+    OrdinalConfig,
+    QuantileConfig,
+    RegressionConfig,
+    TimeConfig,
+)
 from quantattn.nn.invariant import batch_invariant
 from quantattn.nn.model import Artefact, Model, check_decisions
-from quantattn.nn.objectives import Loss, MaskedEvents, MaskedLanguage, NextEvent, Objective, Outcome, Regression
+from quantattn.nn.objectives import (
+    Gaussian,
+    Loss,
+    MaskedEvents,
+    MaskedLanguage,
+    NextEvent,
+    Objective,
+    Outcome,
+    Quantile,
+    Regression,
+    Several,
+    TrainingRows,
+)
 from quantattn.nn.pretrained import load_model, save_pretrained
 
 __all__ = [
@@ -17,6 +38,8 @@ __all__ = [
     "Encoder",
     "EncoderConfig",
     "EventsConfig",
+    "Gaussian",
+    "GaussianConfig",
     "HeadConfig",
     "Loss",
     "MaskedEvents",
@@ -24,9 +47,15 @@ __all__ = [
     "Model",
     "NextEvent",
     "Objective",
+    "OrdinalConfig",
     "Outcome",
+    "Quantile",
+    "QuantileConfig",
     "Regression",
     "RegressionConfig",
+    "Several",
+    "TimeConfig",
+    "TrainingRows",
     "batch_invariant",
     "check_decisions",
     "load_model",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from quantattn.batch import PackedBatch
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.encoder import Encoder
-from quantattn.nn.heads import ClassificationHead, HeadConfig, Pooling, RegressionHead, make_head
+from quantattn.nn.heads import DecisionHead, HeadConfig, Pooling, make_head
 from quantattn.nn.invariant import batch_invariant
 
 
@@ -66,13 +66,12 @@ class Model(nn.Module):
         """Name → configuration of each head, in the order in which they were given."""
         return {name: head.config for name, head in self.heads.items()}  # type: ignore[misc]
 
-    def decision_heads(self) -> dict[str, ClassificationHead | RegressionHead]:
+    def decision_heads(self) -> dict[str, DecisionHead]:
         """The heads that say something about each decision."""
-        kinds = (ClassificationHead, RegressionHead)
-        return {name: head for name, head in self.heads.items() if isinstance(head, kinds)}
+        return {name: head for name, head in self.heads.items() if isinstance(head, DecisionHead)}
 
     def forward(self, batch: PackedBatch) -> dict[str, Tensor]:
-        """Name → output of every decision head: (Q, K) logits or (Q,) standardised values.
+        """Name → output of every decision head: (Q, K) logits, (Q,) standardised values, and the like.
 
         Raises:
             ValueError: the batch lacks a field, or a decision could see its own future (on a GPU the device stops
@@ -90,8 +89,9 @@ class Model(nn.Module):
     def score(self, batch: PackedBatch, *, deterministic: bool | Literal["batch"] = True) -> dict[str, Tensor]:
         """What the model says about each decision, rows in the order of `batch.keys`.
 
-        A classification head gives `prob` (Q, K) float32, a regression head `value` (Q,) float32 in the target's
-        unit; with several such heads the names are `<head>_prob`, `<head>_value`. A model without them gives
+        A head over classes gives `prob` (Q, K) float32, one over values `value` (Q,) float32 in the target's unit, and
+        beside it `deviation` or `quantile_<level>` (Q,) where it has them; with several such heads the names are
+        `<head>_prob`, `<head>_value`. A model without them gives
         `embedding` (Q, C) float32, the hidden state at the decision. Dropout is off meanwhile, and every part of the
         model is in the mode in which it was afterwards.
 

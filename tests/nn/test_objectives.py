@@ -19,8 +19,8 @@ from quantattn.nn import (
     NextEvent,
     Outcome,
     Regression,
-    heads,
 )
+from quantattn.nn.heads import tokens
 
 
 def model_for(objective: Any, encoder: Any, packs: Any, random_head: bool = True) -> Model:
@@ -205,7 +205,7 @@ def test_logits_in_pieces_are_the_same_loss_and_gradient(
     objective, batch = NextEvent(), packs.random([30, 13])
     results = []
     for at_once in (1 << 24, 7 * sum(packs.codes.values())):
-        monkeypatch.setattr(heads, "_LOGITS_AT_ONCE", at_once)
+        monkeypatch.setattr(tokens, "_LOGITS_AT_ONCE", at_once)
         model = model_for(objective, tiny(causal=True), packs).double()
         loss = objective(model, batch).loss
         loss.backward()
