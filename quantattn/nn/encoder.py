@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from quantattn.attention import Mask, attention, rotate, rotate_heads
 from quantattn.batch import PackedBatch
 from quantattn.nn.config import EncoderConfig
+from quantattn.nn.context import Ranks, Share
 from quantattn.nn.embed import Embedding
 from quantattn.nn.invariant import Linear, elementwise, linear
 from quantattn.nn.norm import RMSNorm
@@ -30,7 +32,7 @@ class SelfAttention(nn.Module):
     """Multi-head attention of a packed batch over itself, with rotary positions; (T, C) → (T, C).
 
     Given `rows` (Q,), ascending, it answers for those alone, (Q, C). Under a bidirectional encoder each of them must be
-    the last row of its sequence.
+    the last row of its sequence. Given a `share`, x and the result are this rank's rows of a pack that several hold.
     """
 
     batch_invariant = False
@@ -46,16 +48,23 @@ class SelfAttention(nn.Module):
         self.norm_q = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
         self.norm_k = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
 
-    def forward(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        cu_seqlens: Tensor,
+        rotation: _Rotation,
+        rows: Tensor | None = None,
+        share: Share | None = None,
+    ) -> Tensor:
         """The dtype of attention is that of the projections, so it follows autocast."""
         if rows is not None and self.mask == Mask():
             out = self._last_rows(x, cu_seqlens, rotation, rows)
         else:
-            out = self._all_rows(x, cu_seqlens, rotation)
+            out = self._all_rows(x, cu_seqlens, rotation, share)
             out = out if rows is None else out[rows]
         return self.project_out(out.flatten(1))  # type: ignore[no-any-return]
 
-    def _all_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation) -> Tensor:
+    def _all_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, share: Share | None) -> Tensor:
         """(T, H, D), with q, k and v of every head from one product."""
         qkv = self._by_head(self.project_in(x))  # (T, H + 2 Hkv, D)
         if self.normalised:
@@ -63,6 +72,8 @@ class SelfAttention(nn.Module):
             q, k = rotate(self.norm_q(q), *rotation), rotate(self.norm_k(k), *rotation)
         else:
             q, k, v = rotate_heads(qkv, *rotation, self.heads)
+        if share is not None:
+            return share.attend(q, k, v, self.mask, self.backend)
         return self._attend(q, k, v, cu_seqlens, cu_seqlens)
 
     def _last_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor) -> Tensor:
@@ -110,16 +121,24 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def forward(
-        self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None = None, lean: bool = False
+        self,
+        x: Tensor,
+        cu_seqlens: Tensor,
+        rotation: _Rotation,
+        rows: Tensor | None = None,
+        share: Share | None = None,
+        lean: bool = False,
     ) -> Tensor:
         """(T, C) → (T, C), or (Q, C) for the given rows; `lean` computes in backward again what is cheap to compute."""
-        arguments = (x, cu_seqlens, rotation, rows)
+        arguments = (x, cu_seqlens, rotation, rows, share)
         branch = _keeping_products(self._attend, *arguments) if lean else self._attend(*arguments)
         x = x if rows is None else x[rows]
         return checkpoint(self._feed, x, branch, use_reentrant=False) if lean else self._feed(x, branch)
 
-    def _attend(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None) -> Tensor:
-        return self._drop(self.attention(self.norm_attention(x), cu_seqlens, rotation, rows))
+    def _attend(
+        self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None, share: Share | None
+    ) -> Tensor:
+        return self._drop(self.attention(self.norm_attention(x), cu_seqlens, rotation, rows, share))
 
     def _feed(self, x: Tensor, branch: Tensor) -> Tensor:
         x = branch + x
@@ -142,7 +161,7 @@ class Encoder(nn.Module):
     Calling it with a `PackedBatch` gives (T, C), one vector a token; the sequences never see each other, and
     positions begin anew with each of them. The result is float32 unless the parameters are of another dtype; matrix
     products and attention follow `torch.autocast`. Inside `batch_invariant(encoder)` a sequence's states have the same
-    bits whatever else is in the batch.
+    bits whatever else is in the batch. After `share_rows(encoder)` several processes compute a batch together.
 
     Example:
         >>> encoder = Encoder("tiny", codes={"kind": 9, "side": 5}, values=("size_value",))
@@ -150,6 +169,7 @@ class Encoder(nn.Module):
     """
 
     batch_invariant = False
+    ranks: Ranks | None = None
 
     def __init__(
         self,
@@ -204,23 +224,46 @@ class Encoder(nn.Module):
             ValueError: the batch lacks a field, or has it in another kind.
         """
         config, cu_seqlens = self.config, batch.cu_seqlens
-        x = self.embedding(batch.fields, batch.vectors)
-        wide = local = self._rotation(config.rotary_base, batch)
+        share = None if self.ranks is None else Share.of(batch, config.causal, self.ranks)
+        x = self.embedding(*((batch.fields, batch.vectors) if share is None else share.inputs(batch)))
+        held = None if share is None else share.rows
+        wide = local = self._rotation(config.rotary_base, batch, held)
         if config.local_window is not None and config.local_rotary_base is not None:
-            local = self._rotation(config.local_rotary_base, batch)
+            local = self._rotation(config.local_rotary_base, batch, held)
         again = config.gradient_checkpointing if self.training and torch.is_grad_enabled() else False
         for i, block in enumerate(self.blocks):
-            rows = batch.positions if at_decisions and i == len(self.blocks) - 1 else None
-            arguments = (x, cu_seqlens, local if block.local else wide, rows)
+            last = at_decisions and share is None and i == len(self.blocks) - 1
+            arguments = (x, cu_seqlens, local if block.local else wide, batch.positions if last else None, share)
             if again is True:
                 x = checkpoint(block, *arguments, use_reentrant=False)
             else:
                 x = block(*arguments, lean=again == "feed_forward")
-        return self.norm(x)  # type: ignore[no-any-return]
+        x = self.norm(x)
+        if share is not None:
+            return share.at(x, batch.positions) if at_decisions else share.whole(x)
+        return x  # type: ignore[no-any-return]
 
-    def _rotation(self, base: float, batch: PackedBatch) -> _Rotation:
-        invariant = self.batch_invariant
-        return _Rotation(*rotary_table(self.config, base, batch.time, batch.cu_seqlens, batch_invariant=invariant))
+    def _rotation(self, base: float, batch: PackedBatch, rows: Tensor | None) -> _Rotation:
+        place = (batch.time, batch.cu_seqlens, rows)
+        return _Rotation(*rotary_table(self.config, base, *place, batch_invariant=self.batch_invariant))
+
+
+def share_rows(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+    """Let every encoder in `model` compute the rows of its batches together with the other ranks of `group`.
+
+    None is all processes. From then on every rank calls it with the same batch at the same place of its program, in
+    forward and in backward: `quantattn.nn.context`.
+
+    Raises:
+        ValueError: no process group, or a compiled encoder.
+    """
+    if not dist.is_initialized():
+        raise ValueError("ranks that share the rows of a batch need a process group: call init_process_group first")
+    for module in model.modules():
+        if isinstance(module, Encoder):
+            if module.config.compile:
+                raise ValueError("an encoder whose rows are shared by several ranks is not compiled; use compile=False")
+            module.ranks = Ranks(group)
 
 
 def layer_mask(config: EncoderConfig, local: bool) -> Mask:

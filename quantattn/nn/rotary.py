@@ -26,16 +26,24 @@ def time_frequencies(pairs: int, periods: tuple[float, float], device: torch.dev
 
 
 def rotary_table(
-    config: EncoderConfig, base: float, time: Tensor, cu_seqlens: Tensor, *, batch_invariant: bool = False
+    config: EncoderConfig,
+    base: float,
+    time: Tensor,
+    cu_seqlens: Tensor,
+    rows: Tensor | None = None,
+    *,
+    batch_invariant: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """What queries and keys are multiplied by: (cos, cos) and (−sin, sin) of the angles, (T, 1, D) float32 each.
+
+    Given `rows` (n,) int64, those of these rows of the pack alone, (n, 1, D).
 
     The first pairs turn with the position within the sequence, the last `config.time_pairs` with the seconds since
     the sequence's first token. Nanoseconds are subtracted as integers and angles are formed in float64, so neither
     the epoch nor a million positions costs precision; adding a constant to all times of a sequence changes no bit.
     """
     pairs, periods = config.head_size // 2, config.time_periods
-    cos, sin = _table_op(time, cu_seqlens, pairs, config.time_pairs, base, *periods, batch_invariant)
+    cos, sin = _table_op(time, cu_seqlens, pairs, config.time_pairs, base, *periods, batch_invariant, rows)
     return cos, sin
 
 
@@ -44,15 +52,16 @@ def rotary_table(
 @torch.library.custom_op("quantattn::rotary_table", mutates_args=())
 def _table_op(
     time: Tensor, cu_seqlens: Tensor, pairs: int, time_pairs: int,
-    base: float, shortest: float, longest: float, batch_invariant: bool,
+    base: float, shortest: float, longest: float, batch_invariant: bool, rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    start = starts_of_rows(cu_seqlens, time.shape[0])
+    row = torch.arange(time.shape[0], device=time.device) if rows is None else rows
+    start = starts_of_rows(cu_seqlens, time.shape[0])[row]
     angles = []
     if pairs > time_pairs:
-        position = torch.arange(time.shape[0], device=time.device) - start
+        position = row - start
         angles.append(position.double()[:, None] * position_frequencies(pairs - time_pairs, base, time.device))
     if time_pairs:
-        seconds = (time - time[start]).double() * _SECONDS
+        seconds = (time[row] - time[start]).double() * _SECONDS
         angles.append(seconds[:, None] * time_frequencies(time_pairs, (shortest, longest), time.device))
     angle = torch.cat(angles, dim=-1).unsqueeze(1)  # (T, 1, D / 2)
     cos = elementwise(torch.cos, angle, batch_invariant).float()
@@ -61,8 +70,10 @@ def _table_op(
 
 
 @_table_op.register_fake
-def _table_shapes(time: Tensor, cu_seqlens: Tensor, pairs: int, *_: object) -> tuple[Tensor, Tensor]:
-    shape = (time.shape[0], 1, 2 * pairs)
+def _table_shapes(
+    time: Tensor, cu_seqlens: Tensor, pairs: int, *_: object, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    shape = ((time if rows is None else rows).shape[0], 1, 2 * pairs)
     return time.new_empty(shape, dtype=torch.float32), time.new_empty(shape, dtype=torch.float32)
 
 
