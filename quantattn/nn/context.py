@@ -6,8 +6,8 @@
 Every rank embeds its own rows, computes its own rows in every block, with `ring_attention` in place of `attention`, and
 keeps their activations alone: what grows with layers takes O(T / W) a rank. What is asked for at the end, all rows or
 those of decisions, is put together on all ranks, so that heads and objectives see what they see in one process and
-every rank finds the same loss. A rank's gradients are those of W times its own rows' part in it: averaged over the ranks, as
-DDP does, they are the gradients of one process.
+every rank finds the same loss. A rank's gradients are those of W times its own rows' part in it: averaged over the
+ranks, as DDP does, they are the gradients of one process.
 
 Dimensions: T rows of the pack, W ranks, n rows of a rank, Q decisions, C model width.
 """
