@@ -260,7 +260,7 @@ def leaves(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def stopping_on_sigterm() -> Iterator[None]:
-    """Leave with exit code 143 on a SIGTERM outside of training, where there is nothing to save."""
+    """Leave with exit code 143 on a SIGTERM or SIGUSR1 outside of training, where there is nothing to save."""
 
     def leave(number: int, frame: Any) -> None:
         raise SystemExit(STOPPED)
@@ -268,8 +268,9 @@ def stopping_on_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -14,8 +14,8 @@ from typing import IO
 def replacing(path: Path, check: Callable[[Path], object] | None = None) -> Iterator[IO[bytes]]:
     """A file to write to, which takes the place of `path` when the block ends well, after `check` has read it.
 
-    It is written beside its destination, flushed to the disk, and renamed into place. Where anything fails, the old
-    file stands and nothing is left beside it.
+    It is written beside its destination, flushed to the disk, and renamed into place, which is flushed too. Where
+    anything fails, the old file stands and nothing is left beside it.
 
     Raises:
         OSError: it could not be written; the error names `path`.
@@ -30,6 +30,7 @@ def replacing(path: Path, check: Callable[[Path], object] | None = None) -> Iter
         if check is not None:
             check(beside)
         beside.replace(path)
+        _flush(path.parent)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
@@ -41,6 +42,15 @@ def put(path: Path, data: bytes) -> None:
     """Put a file of these bytes in the place of `path`, see `replacing`."""
     with replacing(path) as file:
         file.write(data)
+
+
+def _flush(folder: Path) -> None:
+    """Have the disk hold the names of a folder: without it a rename may be lost when a machine dies."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def clear_left(paths: Iterable[Path]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-import pickle
-import shutil
+import random
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from quantattn.data.files import replacing
+from quantattn.learn.writer import Writer
+from quantattn.nn.state_file import read_state, verify_state, write_state
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 RESUMED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
@@ -27,46 +28,39 @@ class Stopped(Exception):
 
 
 def write_checkpoint(state: Mapping[str, Any], path: Path) -> None:
-    """Write `state` beside `path`, read it back, and only then put it in the place of the old file.
+    """Write `state` beside `path`, flush it, read it back, and only then put it in the place of the old file.
 
     Raises:
-        ValueError: the state holds something that `torch.load(weights_only=True)` refuses.
-        OSError: the file could not be written; the old one stands.
+        ValueError: the state holds more than tensors and plain values.
+        OSError: the file could not be written, or did not come back as it was written; the old one stands.
     """
-    with replacing(path, check=read_checkpoint) as file:
-        try:
-            torch.save(dict(state), file)
-        except RuntimeError as error:
-            # torch names neither the file nor the cause, which is a full disk as a rule.
-            free = shutil.disk_usage(path.parent).free
-            raise OSError(errno.EIO, f"could not be written, its disk has {free:,} bytes left", str(path)) from error
+    with replacing(path, check=_verify) as file:
+        write_state(state, file)
+
+
+def _verify(beside: Path) -> None:
+    try:
+        verify_state(beside)
+    except ValueError as error:
+        raise OSError(errno.EIO, f"what was written did not come back from the disk ({error})") from error
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The plain state in `path`, on the CPU; runs no code from it.
+    """The plain state in `path`, on the CPU; every byte is verified and no pickle read.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged or holds more than tensors and plain values.
+        ValueError: the file is damaged, of another format, or no checkpoint.
     """
     if not path.is_file():
         raise FileNotFoundError(2, "no such checkpoint", str(path))
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} is not a checkpoint of plain values: it names code, which was not run, or is damaged"
-        ) from error
-    except Exception as error:
-        first = str(error).strip().split(". ")[0] or type(error).__name__
-        raise ValueError(f"{path} is not a checkpoint of plain values, or is damaged: {first}") from error
-    return state
+    return read_state(path)
 
 
 def require_resumable(path: Path) -> None:
     """Raise ValueError unless a run can go on from `path`: damaged files, alien ones and bare weights are refused."""
     state = read_checkpoint(path)
-    lacking = [part for part in RESUMED if part not in state] if isinstance(state, dict) else list(RESUMED)
+    lacking = [part for part in RESUMED if part not in state]
     if lacking:
         raise ValueError(
             f"{path} lacks {', '.join(lacking)}, so no run can go on from it; name a last.ckpt, or evaluate the "
@@ -75,13 +69,16 @@ def require_resumable(path: Path) -> None:
 
 
 class PlainCheckpointIO(CheckpointIO):
-    """Lightning's way to the disk, through `write_checkpoint` and `read_checkpoint`."""
+    """Lightning's way to the disk: written by `writer` while training goes on, read by `read_checkpoint`."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write `checkpoint` to `path`; there are no storage options."""
+        """Have `checkpoint` written to `path`; there are no storage options."""
         if storage_options is not None:
             raise ValueError(f"checkpoints take no storage options, got {storage_options!r}")
-        write_checkpoint(checkpoint, Path(path))
+        self.writer.save(checkpoint, Path(path))
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
@@ -98,10 +95,12 @@ class Checkpoints(Checkpoint):
     """Keeps `last.ckpt`, from which a run goes on bit for bit, and `best.ckpt`, the weights with the best validation.
 
     `last.ckpt` is written after every validation, every `every_n_steps` optimizer steps in between, and when the run
-    ends or is told to stop. `best.ckpt` holds {"step", "metric", "value", "state_dict"}.
+    ends or is told to stop. `best.ckpt` holds {"step", "metric", "value", "state_dict"}. Both are copied at once and
+    written while training goes on, the best before the last; what could not be written ends the run at its next step.
 
     Args:
         folder: where both files go.
+        writer: writes them.
         monitor: name of the logged figure.
         mode: "min" or "max".
         every_n_steps: optimizer steps between two writes of the last state; 0 writes it after validations alone.
@@ -111,6 +110,7 @@ class Checkpoints(Checkpoint):
     def __init__(
         self,
         folder: str | Path,
+        writer: Writer,
         monitor: str = "valid/loss",
         mode: str = "min",
         every_n_steps: int = 0,
@@ -122,18 +122,20 @@ class Checkpoints(Checkpoint):
             raise ValueError(f"every_n_steps must be 0 or more, got {every_n_steps}")
         super().__init__()
         self.folder, self.monitor, self.mode, self.every_n_steps = Path(folder), monitor, mode, every_n_steps
-        self.stop = stop
+        self.writer, self.stop = writer, stop
         self.best: float | None = None
         self.best_step = -1
         self.saved_step = -1
+        self._generators: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, kept in `last.ckpt`."""
-        return {"best": self.best, "best_step": self.best_step}
+        return {"best": self.best, "best_step": self.best_step, "generators": generators()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up what `state_dict` returned."""
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
+        self._generators = state_dict["generators"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Of a run that goes on: take its best weights along; what stands here needs no writing until its next step.
@@ -143,34 +145,38 @@ class Checkpoints(Checkpoint):
         """
         if trainer.ckpt_path is None:
             return
+        if self._generators is not None:
+            set_generators(self._generators)
         resumed = Path(trainer.ckpt_path)
         if resumed.resolve() == (self.folder / LAST).resolve():
             self.saved_step = trainer.global_step
         if self.best is not None:
-            self._take_best(resumed.with_name(BEST), trainer.global_step)
+            self._take_best(resumed.with_name(BEST), trainer)
 
-    def _take_best(self, beside: Path, resumed_step: int) -> None:
+    def _take_best(self, beside: Path, trainer: Trainer) -> None:
         state = read_checkpoint(beside) if beside.is_file() else {}
         step = state.get("step", -1)
-        if step > resumed_step:
+        if step > trainer.global_step:
             # The run was killed between its two writes: this step is yet to come again, and is the best when it does.
             self.best, self.best_step = None, -1
         elif step != self.best_step:
             found = f"holds the weights of step {step}" if state else "is not there"
             raise ValueError(f"{beside} {found}, but the run's best validation is that of step {self.best_step}")
-        elif beside.resolve() != (self.folder / BEST).resolve():
+        elif trainer.is_global_zero and beside.resolve() != (self.folder / BEST).resolve():
             write_checkpoint(state, self.folder / BEST)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write the last state when it is due and no validation follows, which would write it anyway."""
+        self.writer.check()
         between_steps = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if validation_follows(trainer, batch_idx) or not between_steps:
             return
         step = trainer.global_step
-        if self.stop():
+        if self._told(trainer):
             self.save_last(trainer)
+            self._settle(trainer)
             raise Stopped
         if self.every_n_steps and step % self.every_n_steps == 0 and step != self.saved_step:
             self.save_last(trainer)
@@ -187,17 +193,33 @@ class Checkpoints(Checkpoint):
         better = self.best is None or (value < self.best if self.mode == "min" else value > self.best)
         if better:
             self.best, self.best_step = value, trainer.global_step
-            weights = {name: tensor.detach().cpu() for name, tensor in pl_module.state_dict().items()}
-            state = {"step": self.best_step, "metric": self.monitor, "value": value, "state_dict": weights}
-            write_checkpoint(state, self.folder / BEST)
+            weights = trainer.strategy.lightning_module_state_dict()
+            if trainer.is_global_zero:
+                state = {"step": self.best_step, "metric": self.monitor, "value": value, "state_dict": weights}
+                self.writer.save(state, self.folder / BEST)
         self.save_last(trainer)
-        if self.stop():
+        if self._told(trainer):
+            self._settle(trainer)
             raise Stopped
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the last state of a run that ends between two validations."""
+        """Write the last state of a run that ends between two validations, and wait for the disk."""
         if self.saved_step != trainer.global_step:
             self.save_last(trainer)
+        self._settle(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """What had been copied before a failure is written."""
+        self.writer.wait()
+
+    def _told(self, trainer: Trainer) -> bool:
+        """Whether one of the processes was told to stop: all of them stop at the same step."""
+        return bool(trainer.strategy.reduce_boolean_decision(self.stop(), all=False))
+
+    def _settle(self, trainer: Trainer) -> None:
+        """Wait until everything is on the disk, in all processes."""
+        self.writer.wait()
+        trainer.strategy.barrier("checkpoints")
 
     def save_last(self, trainer: Trainer) -> None:
         """Write everything that the run needs to go on."""
@@ -205,6 +227,23 @@ class Checkpoints(Checkpoint):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*`weights_only` was not set.*")
             trainer.save_checkpoint(self.folder / LAST, weights_only=False)
+
+
+def generators() -> dict[str, Any]:
+    """The state of every generator of random numbers that a callback may draw from; each batch has its own stream."""
+    return {
+        "python": random.getstate(),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],  # type: ignore[no-untyped-call]
+    }
+
+
+def set_generators(state: Mapping[str, Any]) -> None:
+    """Put the generators where `generators` found them; a GPU that is no longer there is left out."""
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    for number, each in enumerate(state["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(each, number)
 
 
 def validation_follows(trainer: Trainer, batch_idx: int) -> bool:

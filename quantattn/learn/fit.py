@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +14,20 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
-from quantattn.learn.checkpoint import BEST, LAST, Checkpoints, PlainCheckpointIO, Stopped, read_checkpoint
+from quantattn.learn.checkpoint import (
+    BEST,
+    LAST,
+    Checkpoints,
+    PlainCheckpointIO,
+    Stopped,
+    read_checkpoint,
+    write_checkpoint,
+)
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.history import History
 from quantattn.learn.module import Training
+from quantattn.learn.signals import StopFlag
+from quantattn.learn.writer import Writer
 
 PRECISIONS = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """Precision, as Lightning spells it → dtype in which attention is computed; parameters are float32 in all of them."""
@@ -158,35 +166,6 @@ class Watch(Callback):
         self.valid = None if figure is None else float(figure)
 
 
-class StopFlag(Callback):
-    """Remembers a SIGTERM or a Ctrl-C instead of dying of it, so that the run is stopped between two batches.
-
-    Lightning's own handlers, which leave without saving, are set aside during training. A second Ctrl-C is not waited
-    for: it interrupts at once.
-    """
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._before: Any = None
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take over the signals, once Lightning has taken its own."""
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._note)
-            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background job ignores Ctrl-C
-                self._before = signal.signal(signal.SIGINT, self._note)
-
-    def _note(self, number: int, frame: Any) -> None:
-        self.received = number
-        self.release()
-
-    def release(self) -> None:
-        """Give Ctrl-C back its meaning."""
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            self._before = None
-
-
 class StopAgain(Callback):
     """Ends at once a run that goes on from a checkpoint at which early stopping had ended it."""
 
@@ -232,8 +211,9 @@ def fit(
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     flag, history = StopFlag(), History(folder, settings.log_every)
+    writer = Writer(write_checkpoint, before=history.flush)
     keeper = Checkpoints(
-        folder / "checkpoints", monitor, mode, settings.checkpoint_every, stop=lambda: flag.received is not None
+        folder / "checkpoints", writer, monitor, mode, settings.checkpoint_every, lambda: flag.received is not None
     )
     began = time.monotonic()
     watching = [Watch(watch, total_steps)] if watch is not None else []
@@ -253,7 +233,7 @@ def fit(
             log_every_n_steps=settings.log_every,
             logger=list(loggers),
             callbacks=[flag, *watching, *callbacks, StopAgain(), history, keeper],
-            plugins=[PlainCheckpointIO()],
+            plugins=[PlainCheckpointIO(writer)],
             enable_progress_bar=False,
             enable_model_summary=False,
             default_root_dir=folder,
@@ -261,6 +241,7 @@ def fit(
         try:
             stopped = _is_stopped(trainer, module, data, resume)
         finally:
+            writer.close()
             flag.release()
     if not stopped and keeper.best is not None:
         module.load_state_dict(read_checkpoint(folder / "checkpoints" / BEST)["state_dict"])

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from small_run import SMALL, call
 
 from quantattn import load_model
 from quantattn.cli.config import run_application
-from quantattn.learn.checkpoint import read_checkpoint
+from quantattn.learn.checkpoint import read_checkpoint, write_checkpoint
 from quantattn.learn.folder import holding
 
 
@@ -129,7 +128,7 @@ def test_train_false_evaluates_the_weights_of_the_file_that_is_named_and_of_a_ru
         assert f"evaluating {files[expected]}" in capsys.readouterr().out
         weights = dict(load_model(there / "model").named_parameters())["heads.label.project.weight"]
         assert weights.detach().equal(held[expected])
-    torch.save({"weights": 3}, tmp_path / "other.ckpt")
+    write_checkpoint({"weights": 3}, tmp_path / "other.ckpt")
     told = [f"ckpt_path={tmp_path / 'other.ckpt'}", "train=false", f"paths.output_dir={tmp_path / 'other'}"]
     assert call(monkeypatch, "train", *SMALL, *told) == 1
     assert "other.ckpt holds no weights: it lacks state_dict" in capsys.readouterr().err

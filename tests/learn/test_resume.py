@@ -138,7 +138,7 @@ def test_a_run_that_early_stopping_ended_stays_as_it_is(tmp_path: Path) -> None:
     assert files == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("content", [b"", b"PK nonsense", None])
+@pytest.mark.parametrize("content", [b"", b"some nonsense", None])
 def test_a_run_goes_on_from_whole_checkpoints_only(tmp_path: Path, content: bytes | None) -> None:
     train(tmp_path, validate_every=3)
     require_resumable(tmp_path / LAST)
@@ -146,7 +146,7 @@ def test_a_run_goes_on_from_whole_checkpoints_only(tmp_path: Path, content: byte
         require_resumable(tmp_path / "checkpoints" / "best.ckpt")
     whole = (tmp_path / LAST).read_bytes()
     (tmp_path / LAST).write_bytes(whole[: len(whole) // 2] if content is None else content)
-    with pytest.raises(ValueError, match=r"last\.ckpt is not a checkpoint of plain values.* or is damaged"):
+    with pytest.raises(ValueError, match=r"last\.ckpt is damaged"):
         require_resumable(tmp_path / LAST)
 
 

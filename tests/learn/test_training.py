@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from toy import model, sequences, train
 
 from quantattn.batch import PackedBatch
-from quantattn.learn.checkpoint import BEST, LAST, read_checkpoint, write_checkpoint
+from quantattn.learn.checkpoint import BEST, LAST, read_checkpoint
 from quantattn.learn.datamodule import PlannedLoader, epoch_batches
 from quantattn.learn.fit import PRECISIONS, TrainerSettings
 from quantattn.learn.history import read_rows
@@ -83,43 +83,6 @@ def test_checkpoints_hold_plain_values_and_the_best_weights_come_back(tmp_path: 
     validations = [value for _, name, value in read_rows(tmp_path / "metrics.csv") if name == "valid/loss"]
     assert len(validations) == 6
     assert min(validations) == found.best_value
-
-
-def test_a_checkpoint_with_code_in_it_is_refused(tmp_path: Path) -> None:
-    torch.save({"function": print, "path": tmp_path}, tmp_path / "bad.ckpt")
-    with pytest.raises(ValueError, match="not a checkpoint of plain values"):
-        read_checkpoint(tmp_path / "bad.ckpt")
-    write_checkpoint({"a": torch.ones(2)}, tmp_path / "good.ckpt")
-    with pytest.raises(ValueError, match="not a checkpoint of plain values"):
-        write_checkpoint({"a": tmp_path}, tmp_path / "good.ckpt")
-    assert torch.equal(read_checkpoint(tmp_path / "good.ckpt")["a"], torch.ones(2))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.ckpt", "good.ckpt"]
-
-
-def test_code_in_a_checkpoint_is_not_run_and_is_said_to_be_there(tmp_path: Path) -> None:
-    class Hostile:
-        def __reduce__(self) -> tuple[object, ...]:
-            return Path.touch, (tmp_path / "ran",)
-
-    torch.save({"state_dict": Hostile()}, tmp_path / "bad.ckpt")
-    with pytest.raises(ValueError, match=r"it names code, which was not run, or is damaged$"):
-        read_checkpoint(tmp_path / "bad.ckpt")
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_checkpoint({"a": torch.ones(2)}, tmp_path / "last.ckpt")
-
-    def full(*given: object) -> None:
-        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 237504 vs 237392")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match=r"could not be written, its disk has [\d,]+ bytes left"):
-        write_checkpoint({"a": torch.zeros(2)}, tmp_path / "last.ckpt")
-    assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
-    assert torch.equal(read_checkpoint(tmp_path / "last.ckpt")["a"], torch.ones(2))
 
 
 def test_the_loader_goes_on_where_it_stood_and_covers_every_epoch() -> None:
