@@ -8,9 +8,12 @@ from __future__ import annotations
 import datetime as dt
 import importlib.util
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import call
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -20,11 +23,14 @@ from quantattn.data.sources.lobster_files import Pair, Unusable, count_lines, fi
 from quantattn.data.sources.lobster_rows import DayTable, read_day
 from quantattn.data.sources.runs import TABLE
 from quantattn.data.sources.source import Source, SourceReport, file_sha256, write_set_aside
+from quantattn.data.threads import each
 
 EXCHANGE_ZONE = "America/New_York"
 PRICE_EXPONENT = -4
 _EARLY_MS = 300_000
 _COMPILED_FROM = 1 << 25  # bytes of files; compiling takes as long as the scanner needs for so many
+_TOGETHER = 1 << 26  # bytes of files that are read beside each other, of which tables take some times as much
+_PACKED = 8  # times as many are packed
 _SET_ASIDE = {"entity": pl.String, "file": pl.String, "line": pl.Int64, "reason": pl.String, "text": pl.String}
 
 
@@ -39,14 +45,17 @@ class _Day:
     first: int = 0
     held: pl.DataFrame | None = None
 
-    def numbered(self, first: int, levels: int | None, room: int) -> _Day:
-        """With `first`, and with its events if they are in memory and take no more than `room` bytes."""
+    def numbered(self, first: int, levels: int | None) -> _Day:
+        """With `first`, and with its events if its rows are in memory."""
         if self.table.whole is None:
             return replace(self, first=first)
         made = self.table.events(self.pair.entity, self.start, first, levels or self.table.levels)
-        held = made.collect(engine="in-memory")
-        kept = held if held.estimated_size() <= room else None
-        return replace(self, first=first, held=kept, table=replace(self.table, whole=None))
+        return replace(self, first=first, held=made.collect(engine="in-memory"), table=replace(self.table, whole=None))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the events that are held."""
+        return 0 if self.held is None else int(self.held.estimated_size())
 
     def events(self, depth: int) -> pl.LazyFrame:
         """The day as book events with so many levels."""
@@ -101,20 +110,20 @@ def scan_lobster(
     if unusable and on_bad == "refuse":
         raise unusable[0]
     days: list[_Day] = []
-    size = sum(file.stat().st_size for pair in pairs for file in (pair.message, pair.book))
-    compiled = size >= _COMPILED_FROM and importlib.util.find_spec("numba") is not None
+    compiled = sum(map(_size, pairs)) >= _COMPILED_FROM and importlib.util.find_spec("numba") is not None
+    read = partial(_read, levels=levels, rounded=rounded_times, quarantine=on_bad == "quarantine", compiled=compiled)
     room, lines = TABLE, Counter[str]()
-    for pair in pairs:
-        try:
-            day_read = _read(pair, levels, rounded_times, quarantine=on_bad == "quarantine", compiled=compiled)
-        except Unusable as error:
-            if on_bad == "refuse":
-                raise
-            unusable.append(error)
-            continue
-        days.append(day_read.numbered(lines[pair.entity], levels, room))
-        lines[pair.entity] += day_read.table.lines
-        room -= 0 if days[-1].held is None else int(days[-1].held.estimated_size())
+    for together in _batches(pairs):
+        good: list[tuple[_Day, int]] = []
+        for found in each(read, together):
+            if isinstance(found, Unusable):
+                unusable.append(found)
+                continue
+            good.append((found, lines[found.pair.entity]))
+            lines[found.pair.entity] += found.table.lines
+        for made in each(lambda day: day[0].numbered(day[1], levels), good):
+            days.append(made if made.size <= room else replace(made, held=None))
+            room -= days[-1].size
     if not days:
         raise ValueError(f"{path}: every file was set aside; the first because {unusable[0]}")
     left_out = _left_out(days, unusable)
@@ -128,12 +137,46 @@ def scan_lobster(
     )
 
 
-def _read(pair: Pair, levels: int | None, rounded_times: bool, quarantine: bool, compiled: bool) -> _Day:
+def _size(pair: Pair) -> int:
+    return sum(file.stat().st_size for file in (pair.message, pair.book))
+
+
+def _batches(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+    """Pairs in their order, so many at a time as memory takes beside each other."""
+    batch: list[Pair] = []
+    room = _TOGETHER
+    for pair in pairs:
+        size = _size(pair) * (_PACKED if pair.message.suffix == ".gz" else 1)
+        if batch and size > room:
+            yield batch
+            batch, room = [], _TOGETHER
+        batch.append(pair)
+        room -= size
+    if batch:
+        yield batch
+
+
+def _read(pair: Pair, levels: int | None, rounded: bool, quarantine: bool, compiled: bool) -> _Day | Unusable:
+    """A pair, checked and hashed; what makes it unusable as a whole is raised unless `quarantine`."""
+    files = (pair.message, pair.book)
+    table = partial(_table, pair, levels, rounded, quarantine, compiled)
+    steps: tuple[Callable[[], Any], ...] = (table, *(partial(file_sha256, file) for file in files))
+    try:
+        (rows, start), *hashes = each(call, steps)
+    except Unusable as error:
+        if quarantine:
+            return error
+        raise
+    return _Day(pair, rows, start, dict(zip((file.name for file in files), hashes, strict=True)))
+
+
+def _table(pair: Pair, levels: int | None, rounded: bool, quarantine: bool, compiled: bool) -> tuple[DayTable, int]:
+    """The rows, and midnight at the exchange in ns UTC."""
     try:
         start = midnight(pair.date, EXCHANGE_ZONE)
     except ValueError as error:
         raise Unusable("ambiguous times", f"{pair.message.name}: {error}", pair.message, pair.book) from error
-    table = read_day(pair, rounded_times=rounded_times, quarantine=quarantine, compiled=compiled)
+    table = read_day(pair, rounded_times=rounded, quarantine=quarantine, compiled=compiled)
     if levels is not None and levels > table.levels:
         raise Unusable(
             "too few levels",
@@ -141,7 +184,7 @@ def _read(pair: Pair, levels: int | None, rounded_times: bool, quarantine: bool,
             pair.message,
             pair.book,
         )
-    return _Day(pair, table, start, {file.name: file_sha256(file) for file in (pair.message, pair.book)})
+    return table, start
 
 
 def _left_out(days: list[_Day], unusable: list[Unusable]) -> pl.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import mmap
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 
 from quantattn.data.market.rebuild import compiled
 from quantattn.data.sources.lobster_files import BROKEN_STREAM, MESSAGE_COLUMNS, File
+from quantattn.data.threads import each, spans
 
 LARGEST = 1 << 28
 """Bytes of a file, unpacked, that is read so."""
 _PART = 1 << 16
+_PIECE = 1 << 21  # bytes from which on a thread of its own is begun for a part of a file
 
 
 def read_whole(message: File, book: File) -> pl.DataFrame | None:
@@ -27,7 +30,7 @@ def read_whole(message: File, book: File) -> pl.DataFrame | None:
         RuntimeError: numba is not installed.
     """
     parser = compiled("quantattn.data.sources.lobster_parse")
-    read: list[NDArray[np.uint8]] = []
+    read: list[list[NDArray[np.uint8]]] = []
     for file in (message, book):
         data = _bytes(file.path)
         if data is None:
@@ -36,17 +39,40 @@ def read_whole(message: File, book: File) -> pl.DataFrame | None:
             data = data[int(np.argmax(data == ord("\n"))) + 1 :]
         if not len(data) or data[-1] != ord("\n"):
             data = np.append(data, np.uint8(ord("\n")))
-        read.append(data)
-    # One array, no longer than its lines: memory comes in large pages then, which are cleared before they are had.
-    names = (*message.columns, *book.columns)
-    made = np.empty((len(names), max(map(_lines, read))), np.int64)
-    decimals = np.empty(made.shape[1], np.int8)
-    n = parser.parse(read[0], True, made[: len(message.columns)], decimals)
-    if n < 0 or parser.parse(read[1], False, made[len(message.columns) :], decimals) != n:
+        read.append(_pieces(data))
+    counts = [each(_lines, pieces) for pieces in read]
+    if sum(counts[0]) != sum(counts[1]):
         return None
-    columns: dict[str, NDArray[np.signedinteger]] = dict(zip(names, made[:, :n], strict=True))
-    columns |= {"ns": columns.pop(MESSAGE_COLUMNS[0]), "decimals": decimals[:n]}
+    # One array, no longer than its lines: memory comes in large pages then, which are cleared before they are had.
+    names, n = (*message.columns, *book.columns), sum(counts[0])
+    made, decimals = np.empty((len(names), n), np.int64), np.empty(n, np.int8)
+    out = (made[: len(message.columns)], made[len(message.columns) :])
+
+    def parse(piece: tuple[int, int]) -> bool:
+        file, i = piece
+        first, lines = sum(counts[file][:i]), counts[file][i]
+        return bool(parser.parse(read[file][i], file == 0, first, out[file], decimals) == lines)
+
+    if not all(each(parse, [(file, i) for file in (0, 1) for i in range(len(read[file]))])):
+        return None
+    columns: dict[str, NDArray[np.signedinteger]] = dict(zip(names, made, strict=True))
+    columns |= {"ns": columns.pop(MESSAGE_COLUMNS[0]), "decimals": decimals}
     return pl.DataFrame(columns).with_row_index("line")
+
+
+def _pieces(data: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
+    """The lines in pieces of whole lines, one a thread where they are many."""
+    begins = [0, *(_after_line(data, first) for first, _ in spans(len(data), _PIECE)[1:])]
+    return [data[first:last] for first, last in pairwise([*begins, len(data)]) if first < last]
+
+
+def _after_line(data: NDArray[np.uint8], place: int) -> int:
+    """Where the first line begins that does not begin before `place`."""
+    for at in range(place - 1, len(data), _PART):
+        ends = np.flatnonzero(data[at : at + _PART] == ord("\n"))
+        if len(ends):
+            return at + int(ends[0]) + 1
+    return len(data)
 
 
 def _lines(data: NDArray[np.uint8]) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lobster_pairs import BOOKS, MESSAGES, NAME, write_pair
 
-from quantattn.data.sources import lobster, scan_lobster
+from quantattn.data.sources import lobster, lobster_whole, scan_lobster
 from quantattn.data.sources.lobster_files import MESSAGE_COLUMNS, open_file
 from quantattn.data.sources.lobster_whole import read_whole
 
@@ -89,11 +90,13 @@ PIECES = [
     at=st.integers(0, 40),
     cut=st.integers(0, 6),
     piece=st.sampled_from(PIECES),
+    threads=st.sampled_from([1, 2, 3, 40]),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_lines_have_the_same_outcome(
-    tmp_path: Path, row: int, book: bool, at: int, cut: int, piece: str
+    tmp_path: Path, row: int, book: bool, at: int, cut: int, piece: str, threads: int
 ) -> None:
+    """Whatever the number of threads, each of which is given a part of a file, down to less than a line."""
     lines = [[*ROWS], [*LEVELS]]
     own = lines[book]
     own[row] = own[row][:at] + piece + own[row][at + cut :]
@@ -101,7 +104,22 @@ def test_damaged_lines_have_the_same_outcome(
     plain = outcome(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lobster, "_COMPILED_FROM", 0)
+        patch.setattr(lobster_whole, "_PIECE", 1)
+        patch.setattr(pl, "thread_pool_size", lambda: threads)
         assert outcome(folder) == plain
+
+
+@pytest.mark.parametrize("part", [1, 2, 7, 1 << 16])
+def test_pieces_are_whole_lines_and_all_of_them(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lobster_whole, "_PART", part)
+    monkeypatch.setattr(lobster_whole, "_PIECE", 1)
+    for text in (b"\n", b"a\n", b"a long line\n\n\nb\n", b"\n" * 9, b"1\n22\n333\n4444\n55555\n"):
+        for threads in range(1, 12):
+            monkeypatch.setattr(pl, "thread_pool_size", lambda threads=threads: threads)
+            pieces = [bytes(piece) for piece in lobster_whole._pieces(np.frombuffer(text, np.uint8))]
+            assert b"".join(pieces) == text
+            assert all(piece.endswith(b"\n") for piece in pieces)
+            assert len(pieces) <= threads
 
 
 @pytest.mark.parametrize(
@@ -113,7 +131,13 @@ def test_what_is_not_plain_is_not_parsed(tmp_path: Path, line: str) -> None:
     assert whole(write_pair(tmp_path, [*ROWS, "34203,1,5,10,2,1"], LEVELS)) is None
 
 
-def test_days_are_numbered_and_joined_as_when_they_are_read_again(tmp_path: Path, always: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("together", [0, 700, 1 << 26])
+def test_days_are_numbered_and_joined_as_when_they_are_read_again(
+    tmp_path: Path, always: pytest.MonkeyPatch, threads: int, together: int
+) -> None:
+    always.setattr(pl, "thread_pool_size", lambda: threads)
+    always.setattr(lobster, "_TOGETHER", together)
     for day in (21, 22, 25):
         deep = [f"{line},9999999999,0,-9999999999,0" if day == 22 else line for line in LEVELS]
         write_pair(tmp_path, ROWS, deep, NAME.replace("06-21", f"06-{day}"))
