@@ -40,33 +40,42 @@ def plan(lengths: Ints, max_tokens: int, *, seed: int = 0, epoch: int = 0, shuff
     return batches
 
 
-def shard(batches: Sequence[Ints], rank: int, world: int) -> list[Ints]:
+def shard(batches: Sequence[Ints], rank: int, world: int, step: int | None = None) -> list[Ints]:
     """The batches of one of `world` ranks: batch b goes to rank b mod world, and every rank gets as many.
 
-    When their number is no multiple of `world`, some of the last batches are cut in two, so that no rank waits, none
-    repeats a sequence and none drops one.
+    `step` batches make a step of all ranks, `world` when None. When the number of batches is no multiple of it, some of
+    the last are cut in two, so that no rank waits, none repeats a sequence and none drops one; what a step is made of
+    is then the same for every `world` that divides `step`.
 
     Raises:
-        ValueError: when there are fewer sequences than ranks times steps, or rank is not in 0 … world − 1.
+        ValueError: when there are fewer sequences than batches a step, `world` does not divide `step`, or rank is not
+            in 0 … world − 1.
     """
     if not 0 <= rank < world:
         raise ValueError(f"rank must lie in 0 … world − 1 = {world - 1}, got {rank}")
-    kept = len(batches) - len(batches) % world
+    step = world if step is None else step
+    if step % world:
+        raise ValueError(f"{step} batches a step cannot be shared by {world} ranks")
+    return _whole_steps(batches, step)[rank::world]
+
+
+def _whole_steps(batches: Sequence[Ints], step: int) -> list[Ints]:
+    """The batches, with some of the last cut in two so that they are a multiple of `step`."""
+    kept = len(batches) - len(batches) % step
     pieces = list(batches[kept:])
-    while len(pieces) % world:
+    while len(pieces) % step:
         longest = max(range(len(pieces)), key=lambda i: len(pieces[i]), default=0)
         if len(pieces[longest]) > 1:
             half = len(pieces[longest]) // 2
             pieces[longest : longest + 1] = [pieces[longest][:half], pieces[longest][half:]]
         elif kept:
-            kept -= world
-            pieces = [*batches[kept : kept + world], *pieces]
+            kept -= step
+            pieces = [*batches[kept : kept + step], *pieces]
         else:
             raise ValueError(
-                f"{len(pieces)} sequences in {len(batches)} batches cannot be dealt to {world} ranks so that each has "
-                f"as many steps; use fewer ranks or a larger max_tokens_per_batch"
+                f"{len(pieces)} sequences cannot make whole steps of {step} batches; use fewer ranks or batches a step"
             )
-    return [*batches[:kept], *pieces][rank::world]
+    return [*batches[:kept], *pieces]
 
 
 def _fill(order: Ints, lengths: Ints, max_tokens: int, n_open: int) -> list[Ints]:

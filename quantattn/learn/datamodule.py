@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ class PlannedLoader:
 
     The batches of epoch e are `plan(lengths, max_tokens, seed=seed, epoch=e, shuffle=…)`, dealt to the ranks by
     `shard`, so the k-th batch of a rank is a function of (seed, k) and a loader that starts at k needs to remember
-    nothing else: read step by step and rank by rank, the order is the same for any number of ranks and workers.
+    nothing else: read step by step and rank by rank, the order is the same for any number of ranks and workers. What it
+    remembers counts the batches of all ranks, so that another number of ranks can go on with it.
 
     Args:
         sequences: what to batch; with workers, a set that is mapped from files (`write_sequences`).
@@ -33,6 +34,7 @@ class PlannedLoader:
         total: batches to hand out; None is one epoch.
         rank: number of this process among `world`.
         world: processes that share each epoch.
+        step: batches an optimizer step, of all ranks; an epoch is whole steps. None is one a rank.
         workers: further processes, spawned, that make the batches ahead; 0 makes each when it is asked for.
 
     Raises:
@@ -49,12 +51,13 @@ class PlannedLoader:
         total: int | None = None,
         rank: int = 0,
         world: int = 1,
+        step: int | None = None,
         workers: int = 0,
     ) -> None:
         if workers and not isinstance(sequences, MappedSequences):
             raise ValueError("workers share mapped files, not memory: give them what write_sequences returns")
         self.sequences, self.max_tokens, self.seed, self.shuffle = sequences, max_tokens, seed, shuffle
-        self.rank, self.world, self.workers = rank, world, workers
+        self.rank, self.world, self.step, self.workers = rank, world, step, workers
         self._epoch, self._plan = 0, self._plan_of(0)
         self.total = len(self._plan) if total is None else total
         self.position = 0
@@ -63,7 +66,7 @@ class PlannedLoader:
         batches = plan(self.sequences.lengths, self.max_tokens, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
         if not batches:
             raise ValueError("there are no sequences to make batches of")
-        return shard(batches, self.rank, self.world)
+        return shard(batches, self.rank, self.world, self.step)
 
     def __len__(self) -> int:
         return self.total
@@ -101,12 +104,12 @@ class PlannedLoader:
         yield from packs
 
     def state_dict(self) -> dict[str, int]:
-        """How many batches have been handed out."""
-        return {"position": self.position}
+        """How many batches have been handed out, by all ranks."""
+        return {"position": self.position * self.world}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on after the batches that had been handed out."""
-        self.position = state["position"]
+        self.position = state["position"] // self.world
 
 
 class PreparedData(LightningDataModule):
@@ -117,18 +120,32 @@ class PreparedData(LightningDataModule):
         valid: sequences to stop by.
         max_tokens: budget of tokens a batch.
         seed: of the order of training batches.
-        batches: training batches in the whole run.
+        batches: training batches in the whole run, of all ranks.
+        step: batches an optimizer step, of all ranks.
         workers: processes that make training batches, see `PlannedLoader`.
+        rank: number of this process among those that share the batches.
+        world: how many they are.
     """
 
     def __init__(
-        self, train: SequenceSet, valid: SequenceSet, *, max_tokens: int, seed: int, batches: int, workers: int = 0
+        self,
+        train: SequenceSet,
+        valid: SequenceSet,
+        *,
+        max_tokens: int,
+        seed: int,
+        batches: int,
+        step: int = 1,
+        workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         super().__init__()
+        own: Mapping[str, int] = {"seed": seed, "rank": rank, "world": world}
         self._train: Callable[[], PlannedLoader] = lambda: PlannedLoader(
-            train, max_tokens, seed=seed, shuffle=True, total=batches, workers=workers
+            train, max_tokens, shuffle=True, total=batches // world, step=step, workers=workers, **own
         )
-        self._valid: Callable[[], PlannedLoader] = lambda: PlannedLoader(valid, max_tokens, seed=seed, shuffle=False)
+        self._valid: Callable[[], PlannedLoader] = lambda: PlannedLoader(valid, max_tokens, shuffle=False, **own)
 
     def on_before_batch_transfer(self, batch: PackedBatch, dataloader_idx: int) -> PackedBatch:
         """Refuse a batch, while it is still on the CPU, in which a decision would see its own future."""
@@ -159,8 +176,7 @@ def shared(sequences: SequenceSet, folder: Path, workers: int) -> Iterator[Seque
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def epoch_batches(sequences: SequenceSet, max_tokens: int, seed: int, epochs: int) -> int:
-    """How many batches the first `epochs` epochs have."""
-    return sum(
-        len(plan(sequences.lengths, max_tokens, seed=seed, epoch=epoch, shuffle=True)) for epoch in range(epochs)
-    )
+def epoch_batches(sequences: SequenceSet, max_tokens: int, seed: int, epochs: int, step: int = 1) -> int:
+    """How many batches the first `epochs` epochs have, in whole steps of `step` batches."""
+    plans = (plan(sequences.lengths, max_tokens, seed=seed, epoch=epoch) for epoch in range(epochs))
+    return sum(len(shard(batches, 0, 1, step)) for batches in plans)

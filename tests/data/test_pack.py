@@ -127,21 +127,29 @@ def test_the_order_is_a_function_of_seed_and_epoch(lengths: np.ndarray, budget: 
         assert flat() != flat(seed=seed + 6)
 
 
-@given(lengths_strategy, st.integers(1, 5))
+@given(lengths_strategy, st.integers(1, 5), st.integers(1, 3))
 @quick
-def test_ranks_have_equal_steps_and_share_one_order(lengths: np.ndarray, world: int) -> None:
-    batches = plan(lengths, 40, seed=2)
-    if len(lengths) < -(-len(batches) // world) * world:
-        with pytest.raises(ValueError, match="cannot be dealt"):
-            shard(batches, 0, world)
+def test_ranks_have_equal_steps_and_share_one_order(lengths: np.ndarray, world: int, each: int) -> None:
+    batches, together = plan(lengths, 40, seed=2), world * each
+    if len(lengths) < -(-len(batches) // together) * together:
+        with pytest.raises(ValueError, match="cannot make whole steps"):
+            shard(batches, 0, world, together)
         return
-    ranks = [shard(batches, rank, world) for rank in range(world)]
+    ranks = [shard(batches, rank, world, together) for rank in range(world)]
+    assert {len(rank) % each for rank in ranks} == {0}
     assert len({len(rank) for rank in ranks}) == 1
     dealt = [batch for step in zip(*ranks, strict=True) for batch in step]
     assert sorted(np.concatenate([np.zeros(0, np.int64), *dealt]).tolist()) == list(range(len(lengths)))
     assert all(0 < lengths[batch].sum() <= 40 for batch in dealt)
     # Read step by step, rank by rank, the order is that of one process.
     assert [i for batch in dealt for i in batch.tolist()] == [i for batch in batches for i in batch.tolist()]
+    # A step is the same batches, whoever shares them.
+    assert [batch.tolist() for batch in dealt] == [batch.tolist() for batch in shard(batches, 0, 1, together)]
+
+
+def test_ranks_that_cannot_share_a_step_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 batches a step cannot be shared by 2 ranks"):
+        shard(plan(np.full(9, 5), 10), 0, 2, 3)
 
 
 def test_the_step_of_a_sequence_does_not_depend_on_its_length() -> None:

@@ -65,11 +65,44 @@ def test_resumed_at_every_step_the_rest_follows(world: int) -> None:
         for batch in loader:
             batches.append(batch)
             positions.append(loader.state_dict())
-        assert [b["position"] - a["position"] for a, b in pairwise(positions)] == [1] * (len(batches) - 1)
+        assert [b["position"] - a["position"] for a, b in pairwise(positions)] == [world] * (len(batches) - 1)
         for step, position in enumerate(positions):
             again.load_state_dict(position)
             rest = list(again) if step + 1 < len(batches) else []
             assert keys(rest) == keys(batches[step + 1 :])
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 6), (3, 2), (6, 1)])
+def test_another_number_of_ranks_goes_on_with_the_same_steps(before: int, after: int) -> None:
+    """Six batches a step, of which each of `world` ranks makes its share; an epoch is whole steps."""
+    cut, step = ragged(), 6
+    own = {"seed": 3, "shuffle": True, "step": step}
+    per_epoch = len(PlannedLoader(cut, BUDGET, **own))  # type: ignore[arg-type]
+    assert per_epoch % step == 0
+
+    def steps(world: int, position: int = 0) -> tuple[list[list[int]], dict[str, int]]:
+        """Keys of each step of three epochs, those after `position`, and where the first rank stands after two."""
+        dealt, stands = [], {}
+        for rank in range(world):
+            total = 3 * per_epoch // world
+            loader = PlannedLoader(cut, BUDGET, rank=rank, world=world, total=total, **own)  # type: ignore[arg-type]
+            loader.load_state_dict({"position": position})
+            batches = []
+            for batch in loader:
+                batches.append(batch)
+                if len(batches) * world == 2 * step:
+                    stands = loader.state_dict()
+            dealt.append(batches)
+        each = step // world
+        rounds = range(0, len(dealt[0]), each)
+        return [sorted(keys([b for own in dealt for b in own[at : at + each]])) for at in rounds], stands
+
+    whole, stands = steps(before)
+    assert steps(after) == (whole, stands)
+    assert steps(after, stands["position"])[0] == whole[2:]
+    for epoch in range(3):
+        in_epoch = whole[epoch * per_epoch // step : (epoch + 1) * per_epoch // step]
+        assert sorted(key for at in in_epoch for key in at) == list(range(47))
 
 
 def test_workers_change_neither_order_nor_bits_nor_the_global_generator(tmp_path: Path) -> None:
@@ -80,11 +113,11 @@ def test_workers_change_neither_order_nor_bits_nor_the_global_generator(tmp_path
     helped = PlannedLoader(mapped, BUDGET, workers=2, **own)  # type: ignore[arg-type]
     expected = list(alone)
     state = torch.get_rng_state()
-    helped.load_state_dict({"position": 3})
+    helped.load_state_dict({"position": 6})
     found = []
     for batch in helped:
         found.append(batch)
-        assert helped.state_dict() == {"position": 3 + len(found)}
+        assert helped.state_dict() == {"position": 6 + 2 * len(found)}
     assert torch.equal(torch.get_rng_state(), state)
     assert len(found) == len(expected) - 3
     for one, other in zip(expected[3:], found, strict=True):
