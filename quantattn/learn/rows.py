@@ -18,13 +18,16 @@ def rows_inside(cut: SequenceSet) -> Tensor:
     return steps.cumsum(0)[:-1] > 0
 
 
+def gaps_of(cut: SequenceSet) -> Tensor:
+    """(G,) float64 seconds between events of one entity that follow on each other and lie in sequences."""
+    inside = rows_inside(cut)
+    follows = inside[1:] & inside[:-1]
+    begins = torch.tensor(cut.table.offsets)[1:-1]
+    follows[begins[(begins > 0) & (begins < len(inside))] - 1] = False
+    return torch.tensor(cut.table.time).diff()[follows].double() / 1e9
+
+
 def training_rows(prepared: Prepared) -> TrainingRows:
     """Targets and classes of training decisions, and the seconds between training events that follow on each other."""
-    train = prepared.train
-    inside = rows_inside(train)
-    follows = inside[1:] & inside[:-1]
-    begins = torch.tensor(train.table.offsets)[1:-1]
-    follows[begins[(begins > 0) & (begins < len(inside))] - 1] = False
-    seconds = torch.tensor(train.table.time).diff()[follows].double() / 1e9
-    targets = {name: torch.tensor(values) for name, values in train.decisions.targets.items()}
-    return TrainingRows(targets, prepared.classes, seconds)
+    targets = {name: torch.tensor(values) for name, values in prepared.train.decisions.targets.items()}
+    return TrainingRows(targets, prepared.classes, gaps_of(prepared.train))

@@ -36,6 +36,8 @@ NEEDS = {
     ("labels", "sberbank"): "sberbank",
     ("splits", "stratified"): "sberbank",
     ("labels", "volatility"): "filings",
+    ("objective", "gaussian"): "filings",
+    ("objective", "quantile"): "filings",
     ("objective", "regression"): "filings",
     ("objective", "masked_language"): "filings",
 }

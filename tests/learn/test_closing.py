@@ -94,7 +94,7 @@ def test_baselines_of_pretraining_are_the_cross_entropy_of_frequencies(objective
     """By hand: next event, tokens 2 … N of each sequence; masked at rate 1, all of them."""
     train, test, model = sequences(12), sequences(6, seed=1), pretrained(objective)
     models = {"unigram": without_context(model, train), "uniform": without_context(model)}
-    losses, counts = losses_of(models, test, objective)
+    losses, counts, _ = losses_of(models, test, objective)
     code = np.asarray(test.table.fields["code"]).reshape(6, 5)
     targets = code[:, 1:] if isinstance(objective, NextEvent) else code
     shares = np.bincount(np.asarray(train.table.fields["code"]), minlength=6) + 1
