@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,7 @@ def run(
         if not settings.exactness.passed:
             raise ExactnessError(settings.exactness.sentence)
     objective = objective.fitted(training_rows(prepared))
+    random.seed(settings.seed)  # a checkpoint keeps the state of this generator too
     torch.manual_seed(settings.seed)
     model = Model(Encoder(encoder), objective.heads(encoder, prepared.classes))
     write_json(folder / "environment.json", environment())
