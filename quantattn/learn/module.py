@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from quantattn.batch import PackedBatch
+from quantattn.learn.parallel import of_all_ranks
 from quantattn.nn import Model, Objective
 
 OptimizerFactory = Callable[[Iterable[dict[str, Any]]], Optimizer]
@@ -87,6 +88,8 @@ class Training(LightningModule):
         optimizer: makes the optimizer from parameter groups; its weight decay goes to the matrices.
         schedule: learning rate over the run.
         seed: of dropout and masking; each batch draws from its own stream.
+        rank: number of this process among those that share the batches of a step.
+        ranks: how many they are. Batch i of rank r is batch i · ranks + r of the run, which decides what it draws.
     """
 
     def __init__(
@@ -97,6 +100,8 @@ class Training(LightningModule):
         optimizer: OptimizerFactory,
         schedule: Schedule,
         seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
         super().__init__()
         self.model = model
@@ -104,6 +109,8 @@ class Training(LightningModule):
         self.make_optimizer = optimizer
         self.schedule = schedule
         self.seed = seed
+        self.rank, self.ranks = rank, ranks
+        self._losses: list[float] = []
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and the schedule stepped once an optimizer step."""
@@ -113,27 +120,41 @@ class Training(LightningModule):
 
     def on_train_batch_start(self, batch: PackedBatch, batch_idx: int) -> None:
         """Give the batch its own random stream."""
-        torch.manual_seed(step_seed(self.seed, 0, batch_idx))
+        torch.manual_seed(step_seed(self.seed, 0, self._number(batch_idx)))
 
     def on_validation_batch_start(self, batch: PackedBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """The same random stream at every validation, so that figures of one run compare."""
-        torch.manual_seed(step_seed(self.seed, 1, batch_idx))
+        torch.manual_seed(step_seed(self.seed, 1, self._number(batch_idx)))
 
     def training_step(self, batch: PackedBatch, batch_idx: int) -> Tensor:
-        """The loss of one batch.
+        """The loss of one batch; logged is the mean over the batches of its step so far, of all ranks.
 
         Raises:
-            LossError: it is NaN or infinite. The weights are those of the last good step.
+            LossError: it is NaN or infinite, on every rank alike. The weights are those of the last good step.
         """
-        scored = self.objective(self.model, batch, step=batch_idx)
-        if not math.isfinite(value := float(scored.loss.detach())):
-            raise LossError(
-                f"the loss became {value} at step {self.global_step} (batch of {batch.n_sequences} sequences, "
-                f"{batch.n_tokens} tokens, first decision {int(batch.keys[0]) if len(batch.keys) else 'none'}); "
-                "the last checkpoint holds the weights before it; lower optimizer.lr or trainer.gradient_clip"
-            )
-        self.log("train/loss", value, prog_bar=True, batch_size=1)
+        scored = self.objective(self.model, batch, step=self._number(batch_idx))
+        losses = of_all_ranks(scored.loss.detach(), self.ranks)
+        for rank, value in enumerate(losses):
+            if not math.isfinite(value):
+                raise LossError(
+                    f"the loss became {value} at step {self.global_step} ({self._described(batch, rank)}); "
+                    "the last checkpoint holds the weights before it; lower optimizer.lr or trainer.gradient_clip"
+                )
+        if batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self._losses.clear()
+        self._losses += losses
+        self.log("train/loss", math.fsum(self._losses) / len(self._losses), prog_bar=True, batch_size=1)
         return scored.loss
+
+    def _described(self, batch: PackedBatch, rank: int) -> str:
+        if rank != self.rank:
+            return f"in the batch of rank {rank}"
+        first = int(batch.keys[0]) if len(batch.keys) else "none"
+        return f"batch of {batch.n_sequences} sequences, {batch.n_tokens} tokens, first decision {first}"
+
+    def _number(self, batch_idx: int) -> int:
+        """The batch's number among those of all ranks."""
+        return batch_idx * self.ranks + self.rank
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the learning rate of the step."""
@@ -142,9 +163,10 @@ class Training(LightningModule):
     def validation_step(self, batch: PackedBatch, batch_idx: int) -> None:
         """Log the loss and the objective's own figures, averaged over the validation set by how many terms count."""
         # Steps of training count upwards from 0, so these draws are nobody else's.
-        scored = self.objective(self.model, batch, step=-1 - batch_idx)
+        scored = self.objective(self.model, batch, step=-1 - self._number(batch_idx))
         weight = int(scored.logs["count"])
-        self.log("valid/loss", scored.loss, prog_bar=True, batch_size=weight, on_epoch=True)
+        over: dict[str, Any] = {"batch_size": weight, "on_epoch": True, "sync_dist": self.trainer.world_size > 1}
+        self.log("valid/loss", scored.loss, prog_bar=True, **over)
         for name, value in scored.logs.items():
             if name not in ("loss", "count"):
-                self.log(f"valid/{name}", value.float(), batch_size=weight, on_epoch=True)
+                self.log(f"valid/{name}", value.float(), **over)
