@@ -54,6 +54,9 @@ class PlantedFilings:
         companies: filers; each files once a year, on a business day from January to March.
         distance: tokens between the last sentence that says what the company is and the first about the price (tokens
             of a tokenizer that knows every word; others need more).
+        first_distance: the same in the first year, from which it rises by equal ratios over `growing` years, as real
+            filings grew; all have `distance` when None.
+        growing: years before `distance` is reached; no later filing is shorter.
         copies: how often either is said, in three wordings by turns, which makes both easier to find.
         sellers: share of companies that are sellers. At 1/2 neither item alone tells anything.
         noise: how often the direction is the other one.
@@ -63,19 +66,26 @@ class PlantedFilings:
     filings: int = 2_000
     companies: int = 125
     distance: int = 1_000
+    first_distance: int | None = None
+    growing: int = 8
     copies: int = 24
     sellers: float = 0.7
     noise: float = 0.05
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("filings", "companies", "copies"):
+        for name in ("filings", "companies", "copies", "growing"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.distance < least_distance():
+        for name, distance in (("distance", self.distance), ("first_distance", self.first_distance)):
+            if distance is not None and distance < least_distance():
+                raise ValueError(
+                    f"{name} must be at least {least_distance()} tokens, which the headings between Items 1A and 7 and "
+                    f"a sentence below each take; got {distance}"
+                )
+        if (self.first_distance or 0) > self.distance:
             raise ValueError(
-                f"distance must be at least {least_distance()} tokens, which the headings between Items 1A and 7 and a "
-                f"sentence below each take; got {self.distance}"
+                f"first_distance grows to distance = {self.distance} and is no more, got {self.first_distance}"
             )
         if not 0.5 <= self.sellers < 1:
             raise ValueError(f"sellers is a share of the companies and must lie in [0.5, 1), got {self.sellers}")
@@ -116,6 +126,12 @@ class PlantedFilings:
         """The best expected figures of a reader of these texts, pieces of the filings, on average over them."""
         read = Counter((s != 0, d != 0) for s, d in map(self.read, texts))
         return Bayes.mixture([self.bayes(*parts) for parts in read], list(read.values()))
+
+    def distance_in(self, year: int) -> int:
+        """Tokens between the two places in a year, counted from 0: first · (distance / first)^(year / growing)."""
+        if self.first_distance is None or year >= self.growing:
+            return self.distance
+        return round(self.first_distance * (self.distance / self.first_distance) ** (year / self.growing))
 
     def truth(self) -> pl.DataFrame:
         """One row a filing, in order of making.
@@ -170,7 +186,7 @@ class PlantedFilings:
             rng,
             company=f"Company {company + 1}",
             year=year - 1,
-            distance=self.distance,
+            distance=self.distance_in(year - FIRST_YEAR),
             copies=self.copies,
             seller=seller,
             rose=rose,

@@ -119,6 +119,31 @@ def test_the_distance_is_as_set_in_tokens_of_a_fitted_tokenizer(distance: int) -
     assert len(small.encode(text[end:start])) > distance  # never fewer
 
 
+def test_filings_grow_by_equal_ratios_and_those_to_test_on_have_the_whole_distance() -> None:
+    law = PlantedFilings(filings=60, companies=10, distance=1_600, first_distance=200, growing=3, copies=2)
+    assert [law.distance_in(year) for year in range(6)] == [200, 400, 800, 1_600, 1_600, 1_600]  # · 2 a year
+    text, end, start = law.truth().select("text", "marker_end", "question_start").get_columns()
+    between = [count(t[a:b]) for t, a, b in zip(text, end, start, strict=True)]
+    assert between == [200] * 10 + [400] * 10 + [800] * 10 + [1_600] * 30
+    # The last twelve of the sixty are tested on; what is drawn of a filing does not depend on its length.
+    drawn = ["accession", "accepted", "exposure", "move", "amount", "label"]
+    short = PlantedFilings(filings=60, companies=10, distance=200, copies=2)
+    assert law.truth().select(drawn).equals(short.truth().select(drawn))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"first_distance": 1_001}, "first_distance grows to distance = 1000 and is no more, got 1001"),
+        ({"first_distance": least_distance() - 1}, "first_distance must be at least"),
+        ({"growing": 0}, "growing must be at least 1, got 0"),
+    ],
+)
+def test_growth_that_is_none_is_refused(given: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        PlantedFilings(**given)
+
+
 def test_no_boilerplate_has_a_deciding_word() -> None:
     assert all(SMALL.read(paragraph) == (0, 0) for paragraph in _bank())
 
