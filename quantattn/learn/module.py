@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from quantattn.batch import PackedBatch
-from quantattn.learn.parallel import of_all_ranks
+from quantattn.learn.parallel import of_all_ranks, rows_of_all_ranks
+from quantattn.learn.strategies import cut
 from quantattn.nn import Model, Objective
 
 OptimizerFactory = Callable[[Iterable[dict[str, Any]]], Optimizer]
@@ -111,6 +112,12 @@ class Training(LightningModule):
         self.seed = seed
         self.rank, self.ranks = rank, ranks
         self._losses: list[float] = []
+        self._validated: list[dict[str, Tensor]] = []
+
+    def configure_model(self) -> None:
+        """Under FSDP, cut the parameters over the ranks."""
+        if self.device_mesh is not None:
+            cut(self.model, self.device_mesh["data_parallel"])
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and the schedule stepped once an optimizer step."""
@@ -132,7 +139,7 @@ class Training(LightningModule):
         Raises:
             LossError: it is NaN or infinite, on every rank alike. The weights are those of the last good step.
         """
-        scored = self.objective(self.model, batch, step=self._number(batch_idx))
+        scored = self.model.measured(self.objective, batch, self._number(batch_idx))
         losses = of_all_ranks(scored.loss.detach(), self.ranks)
         for rank, value in enumerate(losses):
             if not math.isfinite(value):
@@ -144,7 +151,7 @@ class Training(LightningModule):
             self._losses.clear()
         self._losses += losses
         self.log("train/loss", math.fsum(self._losses) / len(self._losses), prog_bar=True, batch_size=1)
-        return scored.loss
+        return scored.loss  # type: ignore[no-any-return]
 
     def _described(self, batch: PackedBatch, rank: int) -> str:
         if rank != self.rank:
@@ -160,13 +167,25 @@ class Training(LightningModule):
         """Log the learning rate of the step."""
         self.log("train/lr", optimizer.param_groups[0]["lr"], batch_size=1)
 
+    def on_validation_epoch_start(self) -> None:
+        """Begin anew."""
+        self._validated.clear()
+
     def validation_step(self, batch: PackedBatch, batch_idx: int) -> None:
-        """Log the loss and the objective's own figures, averaged over the validation set by how many terms count."""
+        """Keep the loss and the objective's own figures of one batch."""
         # Steps of training count upwards from 0, so these draws are nobody else's.
-        scored = self.objective(self.model, batch, step=-1 - self._number(batch_idx))
-        weight = int(scored.logs["count"])
-        over: dict[str, Any] = {"batch_size": weight, "on_epoch": True, "sync_dist": self.trainer.world_size > 1}
-        self.log("valid/loss", scored.loss, prog_bar=True, **over)
-        for name, value in scored.logs.items():
-            if name not in ("loss", "count"):
-                self.log(f"valid/{name}", value.float(), **over)
+        scored = self.model.measured(self.objective, batch, -1 - self._number(batch_idx))
+        figures = {**scored.logs, "loss": scored.loss.detach()}
+        self._validated.append({name: figures[name].double() for name in sorted(figures)})
+
+    def on_validation_epoch_end(self) -> None:
+        """Log their means over the validation set, every batch by how many of its terms count."""
+        names = list(self._validated[0])
+        own = torch.stack([torch.stack(list(figures.values())) for figures in self._validated])  # (batches, figures)
+        rows = rows_of_all_ranks(own, self.ranks).tolist()
+        weights = [row[names.index("count")] for row in rows]
+        for at, name in enumerate(names):
+            if name != "count":
+                weighed = (weight * row[at] for weight, row in zip(weights, rows, strict=True) if weight)
+                mean = math.fsum(weighed) / (math.fsum(weights) or math.nan)
+                self.log(f"valid/{name}", mean, prog_bar=name == "loss")

@@ -19,9 +19,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch import Tensor
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 SHARING = ("ddp", "fsdp")
 """Strategies whose ranks share the batches of a step."""
@@ -73,7 +75,7 @@ class World:
 
 
 @contextmanager
-def joined(world: World, accelerator: str) -> Iterator[dist.Store]:
+def joined(world: World, accelerator: str) -> Iterator[Store]:
     """The processes as one process group, gloo on CPUs and NCCL on GPUs; a place where they leave word for each other.
 
     Raises:
@@ -86,7 +88,7 @@ def joined(world: World, accelerator: str) -> Iterator[dist.Store]:
     on_gpu = accelerator == "gpu"
     if on_gpu:
         torch.cuda.set_device(world.local)
-    store, rank, size = next(dist.rendezvous("env://", world.rank, world.size))  # type: ignore[no-untyped-call]
+    store, rank, size = next(rendezvous("env://", world.rank, world.size))
     device = torch.device("cuda", world.local) if on_gpu else None
     dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, device_id=device)
     try:
@@ -105,12 +107,12 @@ def _as_torchrun_says(world: World) -> None:
     os.environ.update({name: str(value) for name, value in found.items()})
 
 
-def announce(store: dist.Store, word: str) -> None:
+def announce(store: Store, word: str) -> None:
     """Leave a word for the ranks that wait for it; rank 0 does, once."""
     store.set(_PREPARED, word)
 
 
-def awaited(store: dist.Store) -> str:
+def awaited(store: Store) -> str:
     """What rank 0 has announced, however long its preparation takes.
 
     Raises:
@@ -119,7 +121,7 @@ def awaited(store: dist.Store) -> str:
     try:
         while not store.check([_PREPARED]):
             time.sleep(0.1)
-        return store.get(_PREPARED).decode()
+        return str(store.get(_PREPARED), "utf-8")
     except dist.DistError as error:
         raise LostRank("rank 0 has ended before it had prepared the data") from error
 
@@ -132,11 +134,16 @@ def leave() -> None:
 
 def of_all_ranks(value: Tensor, ranks: int) -> list[float]:
     """The scalar of every rank, by rank; every rank has to ask."""
+    return rows_of_all_ranks(value.reshape(1, 1), ranks).flatten().tolist()
+
+
+def rows_of_all_ranks(rows: Tensor, ranks: int) -> Tensor:
+    """(ranks · n, …) of every rank's rows (n, …): row i of rank r becomes row i · ranks + r; every rank has to ask."""
     if ranks == 1:
-        return [float(value)]
-    found = [torch.empty((), dtype=torch.float32, device=value.device) for _ in range(ranks)]
-    dist.all_gather(found, value.float())
-    return torch.stack(found).tolist()  # type: ignore[no-any-return]
+        return rows
+    found = [torch.empty_like(rows) for _ in range(ranks)]
+    dist.all_gather(found, rows.contiguous())
+    return torch.stack(found, dim=1).flatten(0, 1)
 
 
 @contextmanager

@@ -143,7 +143,8 @@ def _fit(
             prepared.valid,
             max_tokens=settings.max_tokens,
             seed=settings.seed,
-            batches=total * settings.trainer.accumulate,
+            batches=total * settings.trainer.batches_a_step,
+            step=settings.trainer.batches_a_step,
             workers=workers,
         )
         return fit(
@@ -195,8 +196,8 @@ def total_steps(prepared: Prepared, settings: RunSettings) -> int:
     trainer = settings.trainer
     limits = [] if trainer.max_steps is None else [trainer.max_steps]
     if trainer.max_epochs is not None:
-        batches = epoch_batches(prepared.train, settings.max_tokens, settings.seed, trainer.max_epochs)
-        limits.append(max(batches // trainer.accumulate, 1))
+        epochs, step = trainer.max_epochs, trainer.batches_a_step
+        limits.append(epoch_batches(prepared.train, settings.max_tokens, settings.seed, epochs, step) // step)
     return min(limits)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +84,10 @@ class Model(nn.Module):
         _require_no_leak(batch, self.encoder.config)
         hidden = self.encoder(batch)
         return {name: head(head.pooling(hidden, batch)) for name, head in heads.items()}
+
+    def measured(self, objective: Callable[..., Any], batch: PackedBatch, step: int) -> Any:
+        """`objective(self, batch, step=step)`: what wraps the model's methods, as FSDP does, sees one call."""
+        return objective(self, batch, step=step)
 
     @torch.no_grad()
     def score(self, batch: PackedBatch, *, deterministic: bool | Literal["batch"] = True) -> dict[str, Tensor]:

@@ -42,10 +42,8 @@ NEEDS = {
     ("objective", "masked_language"): "filings",
 }
 """Options that go with an experiment other than the default one."""
-ABSENT = {("trainer", "gpu"): "needs an NVIDIA GPU"} | {
-    ("trainer", name): "not part of this version" for name in ("ddp", "fsdp", "context")
-}
-"""Options that compose and are then refused on a machine without a GPU, or in this version."""
+ABSENT = {("trainer", name): "needs an NVIDIA GPU" for name in ("gpu", "ddp", "fsdp", "context")}
+"""Options that compose and are then refused on a machine without a GPU."""
 
 
 PREPARED = ("prepared", "prepared_filings", "prepared_table")
@@ -204,7 +202,8 @@ WRONG = [
     (["trainer.threads=100000"], "trainer.threads must be at most 1024, got 100000"),
     (["trainer.workers=100000"], "trainer.workers must be at most 1024, got 100000"),
     (["=1"], "'=1' is no setting: write key=value"),
-    (["trainer=ddp"], "not part of this version"),
+    (["trainer=ddp", "trainer.accelerator=cpu", "trainer.accumulate=3"], "cannot be shared by 2 processes"),
+    (["trainer.devices=2"], "choose trainer=ddp, fsdp or context"),
     (["data.max_tokens_per_batch=10"], "max_tokens_per_batch = 10 must be at least max_seq_len"),
     (["attention.backend=magic"], "attention.backend"),
     (["seed=["], ""),

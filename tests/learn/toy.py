@@ -14,8 +14,9 @@ from lightning.pytorch import Callback
 from quantattn.batch import PackedBatch
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 from quantattn.learn.datamodule import PreparedData
-from quantattn.learn.fit import Fitted, Progress, TrainerSettings, fit
+from quantattn.learn.fit import ALONE, Fitted, Progress, TrainerSettings, fit
 from quantattn.learn.module import Schedule, Training
+from quantattn.learn.parallel import World
 from quantattn.nn import Encoder, Model, Outcome
 
 
@@ -61,14 +62,28 @@ def train(
     callbacks: Sequence[Callback] = (),
     monitor: str = "valid/loss",
     mode: str = "min",
+    world: World = ALONE,
+    made: Callable[[], Model] = model,
     **settings: Any,
 ) -> tuple[Fitted, Training, list[tuple[int, ...]]]:
     """Train the toy for `steps` steps: how it ended, the module, and the batches that were asked for."""
     trained, chosen = sequences(12), sequences(6, seed=1)
     trainer = TrainerSettings(max_steps=steps, log_every=1, **settings)
     optimizer = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1)
-    module = Training(model(), objective or Outcome(), optimizer=optimizer, schedule=Schedule(steps), seed=seed)
-    data = PreparedData(trained, chosen, max_tokens=20, seed=1, batches=steps * trainer.accumulate)
+    share = {"rank": world.rank if trainer.sharing > 1 else 0}
+    module = Training(
+        made(),
+        objective or Outcome(),
+        optimizer=optimizer,
+        schedule=Schedule(steps),
+        seed=seed,
+        ranks=trainer.sharing,
+        **share,
+    )
+    step = trainer.batches_a_step
+    data = PreparedData(
+        trained, chosen, max_tokens=20, seed=1, batches=steps * step, step=step, world=trainer.sharing, **share
+    )
     found = fit(
         module,
         data,
@@ -80,5 +95,6 @@ def train(
         callbacks=callbacks,
         watch=watch,
         resume=resume,
+        world=world,
     )
     return found, module, trained.__dict__.get("asked", [])

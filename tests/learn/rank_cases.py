@@ -1,0 +1,63 @@
+"""Runs of several real processes: what each of them saw goes to FOLDER/<case>-<rank>.pt; `python rank_cases.py FOLDER`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from toy import model, train
+
+from quantattn.learn.parallel import World, joined
+
+STEPS, STEP = 5, 4
+SETTINGS: dict[str, Any] = {"validate_every": 2, "accumulate": STEP, "steps": STEPS}
+RANKS = {"ddp-2": ("ddp", 2), "ddp-4": ("ddp", 4), "fsdp-2": ("fsdp", 2), "context-2": ("context", 2)}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def settings_of(case: str) -> dict[str, Any]:
+    strategy, size = RANKS[case]
+    return {"strategy": strategy, "devices": size, **SETTINGS}
+
+
+def plain_model() -> Any:
+    """Without dropout: ranks that share rows draw it otherwise than one process does."""
+    return model(dropout=0.0)
+
+
+def one_rank(rank: int, case: str, port: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    size = RANKS[case][1]
+    os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": f"{size}", "LOCAL_RANK": f"{rank}"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+    world = World.of_environment()
+    assert world == World(rank, size, rank)
+    made = plain_model if case.startswith("context") else model
+    with joined(world, "cpu"):
+        fitted, module, batches = train(folder / case, world=world, made=made, **settings_of(case))
+    weights = {name: value.clone() for name, value in module.state_dict().items()} if rank == 0 else {}
+    figures = {"step": fitted.step, "best_step": fitted.best_step, "best_value": fitted.best_value}
+    torch.save(figures | {"batches": batches, "weights": weights}, folder / f"{case}-{rank}.pt")
+
+
+def main(folder: Path) -> None:
+    # Forked, they need not import everything again.
+    start = partial(torch.multiprocessing.start_processes, start_method="fork", join=False)
+    for case, (_, size) in RANKS.items():
+        running = start(one_rank, (case, free_port(), folder), size)
+        while not running.join():
+            pass
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
