@@ -113,7 +113,6 @@ def test_predictions_come_in_the_order_of_keys_whatever_the_batches() -> None:
     ("change", "sentence"),
     [
         ({"accelerator": "tpu"}, "trainer.accelerator must be cpu or gpu"),
-        ({"strategy": "ddp", "devices": 2}, "not part of this version"),
         ({"max_steps": None}, "one of trainer.max_steps and trainer.max_epochs"),
         ({"max_steps": 0}, "trainer.max_steps must be at least 1"),
         ({"gradient_clip": -1.0}, "trainer.gradient_clip must be 0 or more"),
