@@ -105,7 +105,7 @@ with pl.Config(tbl_rows=20):
 # `cu_seqlens` part; attention never crosses them, so nothing is padded. Below: eight batches, a sequence a colour.
 
 # %%
-table = token_table(tokens.lazy(), tokenizer)
+table = token_table(events, tokenizer)
 kept = rows[::3]
 kept = kept[labelled["label"].gather(kept).is_not_null().to_numpy()]
 targets = {"label": labelled["label"].gather(kept).to_numpy().astype(np.int64)}

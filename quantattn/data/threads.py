@@ -16,6 +16,9 @@ import polars as pl
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
+LEAST_ROWS = 2**16
+"""Rows of a table of events for which a thread of its own pays."""
+
 
 def each(work: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
     """What `work` makes of each, in the order of `given`; with one thread, one after the other.

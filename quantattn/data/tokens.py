@@ -25,6 +25,7 @@ from quantattn.data.merges import MISSING as MISSING
 from quantattn.data.raw_fields import FEATURE, raw_fields
 from quantattn.data.raw_fields import wall_clock as wall_clock
 from quantattn.data.schema import Instrument
+from quantattn.data.threads import each
 
 MOST_BINS = 2**16 - 1 - FIRST_CODE
 """Bins whose codes fit UInt16."""
@@ -177,16 +178,15 @@ class Tokenizer:
         rows, last, *values = found.collect().row(0)
         if rows == 0:
             raise ValueError(f"no event is available before fitted_until = {fitted_until}: nothing to fit on")
-        raw = {
-            name: expression for name, expression in raw_fields(pl.col(_TICK), zone, columns).items() if name in names
-        }
+        raw = {name: own for name, own in raw_fields(pl.col(_TICK), zone, columns).items() if name in names}
         # Raw values look at the row before, which is past too; so they are made before further rows are left out.
         seen = frame.filter(past).with_columns(_tick(ticks)).select(**raw).gather_every(-(-rows // max_rows)).collect()
         if fields is None:
-            raw = {name: each for name, each in raw.items() if seen[name].null_count() < seen.height}
+            raw = {name: own for name, own in raw.items() if seen[name].null_count() < seen.height}
+        numbers = each(lambda name: NumericField.fit(name, seen[name].drop_nulls().to_numpy(), n_bins), tuple(raw))
         return Tokenizer(
-            categories={name: tuple(sorted(each)) for name, each in zip(categorical, values, strict=True)},
-            numeric={name: NumericField.fit(name, seen[name].drop_nulls().to_numpy(), n_bins) for name in raw},
+            categories={name: tuple(sorted(found)) for name, found in zip(categorical, values, strict=True)},
+            numeric=dict(zip(raw, numbers, strict=True)),
             ticks=ticks,
             fitted_until=fitted_until,
             fitted_last=last,
@@ -223,7 +223,7 @@ class Tokenizer:
         made = raw_fields(pl.col(_TICK), self.zone, frame.collect_schema().names())
         if lacking := [name for name in self.numeric if name not in made]:
             raise ValueError(f"the tokens have {lacking[0]}, which a table with {', '.join(made)} cannot have")
-        raw = {name: each for name, each in made.items() if name in self.numeric}
+        raw = {name: own for name, own in made.items() if name in self.numeric}
         frame = frame.with_columns(_tick(ticks))
         frame = frame.with_columns(expression.alias(f"{name}_raw") for name, expression in raw.items())
         tokens = [self._category(name).alias(f"{name}_token") for name in self.categories]

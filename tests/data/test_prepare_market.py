@@ -144,7 +144,7 @@ def test_a_planted_leak_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         prepare_market(MARKET, **SETTINGS)
 
 
-@pytest.mark.parametrize("stage", ["token_table", "book_features"])
+@pytest.mark.parametrize("stage", ["token_table", "feature_table"])
 def test_inputs_that_look_ahead_fail_the_run_whatever_times_they_claim(
     monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
@@ -154,11 +154,11 @@ def test_inputs_that_look_ahead_fail_the_run_whatever_times_they_claim(
         table = honest(*args)
         return replace(table, fields={name: np.roll(column, -1) for name, column in table.fields.items()})
 
-    def features_of_the_next_event(*args: Any, **settings: Any) -> pl.LazyFrame:
-        frame: pl.LazyFrame = honest(*args, **settings)
-        return frame.with_columns(pl.col(FEATURES).shift(-1, fill_value=0).over("entity"))
+    def features_of_the_next_event(*args: Any, **settings: Any) -> pl.DataFrame:
+        frame: pl.DataFrame = honest(*args, **settings)
+        return frame.with_columns(pl.col(FEATURES).shift(-1, fill_value=0))
 
-    made = {"token_table": tokens_of_the_next_event, "book_features": features_of_the_next_event}[stage]
+    made = {"token_table": tokens_of_the_next_event, "feature_table": features_of_the_next_event}[stage]
     monkeypatch.setattr(prepare, stage, made)
     with pytest.raises(LeakError, match=r"input depends on the future: \w+ of event \d+ is .* when nothing after"):
         prepare_market(MARKET, **SETTINGS)

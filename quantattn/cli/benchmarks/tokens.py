@@ -19,7 +19,7 @@ import polars as pl
 from quantattn.cli.benchmarks.processes import apart, peak_since_here, resident
 from quantattn.cli.benchmarks.tokens_pandas import Pandas
 from quantattn.data.market.encode import token_table
-from quantattn.data.market.features import FEATURES, book_features
+from quantattn.data.market.features import feature_table
 from quantattn.data.protocol.labels import MidLabel
 from quantattn.data.schema import CANONICAL_ORDER, Instrument
 from quantattn.data.sources import scan_lobster
@@ -92,8 +92,7 @@ class Ours:
 
     def features(self) -> Columns:
         """See `Steps`."""
-        made = book_features(self.events.lazy(), self.instruments).select(FEATURES)
-        return _arrays(made.collect(engine="in-memory"))
+        return _arrays(feature_table(self.events, self.instruments))
 
     def labels(self) -> Columns:
         """See `Steps`."""
@@ -113,7 +112,7 @@ class Ours:
         frame = self.events.lazy()
         settings: dict[str, Any] = {"fitted_until": self.until, "n_bins": N_BINS, "max_rows": MOST}
         tokenizer = Tokenizer.fit(frame, self.instruments, **settings)
-        return dict(token_table(tokenizer.transform(frame), tokenizer).fields)
+        return dict(token_table(self.events, tokenizer).fields)
 
 
 def events_of(asked: Mapping[str, Any]) -> tuple[pl.DataFrame, tuple[Instrument, ...]]:

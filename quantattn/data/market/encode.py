@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,10 @@ import polars as pl
 from quantattn.data.market.filed import carrying
 from quantattn.data.market.merged import MergedTokens, require_stretches
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
-from quantattn.data.schema import Bars, BookEvents, Events, Trades, check
+from quantattn.data.schema import Bars, BookEvents, Events, Instrument, Trades, check
 from quantattn.data.sources.source import Source
 from quantattn.data.synthetic import SyntheticMarket
+from quantattn.data.threads import LEAST_ROWS, each, spans
 from quantattn.data.tokens import Tokenizer
 
 Ints = npt.NDArray[np.int64]
@@ -56,7 +57,7 @@ def encode_market(
     events = collect_events(source)
     rows = decision_rows(events, decision_every, decision_kinds)
     tokenizer = Tokenizer.from_json(vocabulary_json)
-    table = token_table(tokenizer.transform(events.lazy(), source.instruments), tokenizer)
+    table = token_table(events, tokenizer, source.instruments)
     if tokenizer.merges is not None:
         require_stretches(len(tokenizer.merges.pairs), decision_every, decision_kinds)
     merged = MergedTokens.of(carrying(table, events, source), tokenizer, rows)
@@ -118,9 +119,34 @@ def decision_rows(events: pl.DataFrame, every: int = 1, kinds: Sequence[int] | N
     return chosen["row"].to_numpy()
 
 
-def token_table(transformed: pl.LazyFrame, tokenizer: Tokenizer) -> TokenTable:
-    """The columns of a tokenizer as arrays; the frame must be in canonical order."""
+def token_table(
+    events: pl.DataFrame, tokenizer: Tokenizer, instruments: Iterable[Instrument] | None = None
+) -> TokenTable:
+    """The columns of `Tokenizer.transform` as arrays, made on as many threads as polars has.
+
+    Raises:
+        ValueError: as `Tokenizer.transform`.
+    """
     names = (*tokenizer.codes, *tokenizer.values)
-    # In memory the columns come out whole; the streaming engine would give pieces, which arrays have to be copied from.
-    made = transformed.select("entity", "available_time", *names).collect(engine="in-memory")
-    return TokenTable.of_frame(made, names)
+    known = None if instruments is None else tuple(instruments)
+
+    def made(rows: tuple[int, int]) -> pl.DataFrame:
+        # A token looks at the row before, and at no other.
+        before = min(rows[0], 1)
+        tokens = tokenizer.transform(events[rows[0] - before : rows[1]].lazy(), known).select(names)
+        # In memory columns come out whole; the streaming engine gives pieces, which arrays have to be copied from.
+        return tokens.collect(engine="in-memory")[before:]
+
+    parts = spans(events.height, LEAST_ROWS)
+    if len(parts) == 1:
+        tokens = made(parts[0])
+    else:
+        whole = {n: np.empty(events.height, np.uint16 if n in tokenizer.codes else np.float32) for n in names}
+
+        def put(rows: tuple[int, int]) -> None:
+            for column in made(rows):
+                whole[column.name][slice(*rows)] = column.to_numpy()
+
+        each(put, parts)
+        tokens = pl.DataFrame(whole)
+    return TokenTable.of_frame(events.select("entity", "available_time").hstack(tokens), names)

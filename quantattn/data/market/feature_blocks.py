@@ -16,6 +16,7 @@ import polars as pl
 from quantattn.data.market.book import usable_book
 from quantattn.data.market.sessions import Sessions
 from quantattn.data.schema import EXECUTE, level_columns
+from quantattn.data.threads import LEAST_ROWS, each, spans
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -37,17 +38,22 @@ def at_level(name: str, level: int) -> str:
 
 
 def feature_columns(
-    frame: pl.DataFrame, ticks: Mapping[str, int], sessions: Sessions | None, windows: Sequence[int], levels: int
+    frame: pl.DataFrame,
+    ticks: Mapping[str, int],
+    sessions: Sessions | None,
+    windows: Sequence[int],
+    levels: int,
+    *,
+    threads: bool = False,
 ) -> dict[str, pl.Series]:
-    """The columns that `book_features` adds, in any order."""
+    """The columns that `book_features` adds, in any order; on many threads if asked, see `quantattn.data.threads`."""
     usable = frame.select(usable_book()).to_series().to_numpy()
     runs = _Runs.of(frame, usable, ticks, sessions)
     made: dict[str, Numbers] = {}
-    work = _Work(frame, usable, runs, tuple(windows), levels, made)
-    for first in range(0, frame.height, _BLOCK):
-        work.block(first, min(first + _BLOCK, frame.height))
-    if not frame.height:
-        work.block(0, 0)
+    each(
+        lambda rows: _Work(frame, usable, runs, tuple(windows), levels, made).rows(*rows),
+        spans(frame.height, LEAST_ROWS) if threads else [(0, frame.height)],
+    )
     columns = {name: pl.Series(name, column) for name, column in made.items()}
     return columns | {"mid2": pl.select(pl.when(pl.Series(usable)).then(columns["mid2"]).alias("mid2")).to_series()}
 
@@ -107,10 +113,33 @@ class _Work:
     ends: dict[str, Numbers] = field(default_factory=dict)
     known: tuple[int, int, int] = (-1, 0, 0)
     """The last row with a usable book, its mid and its spread."""
+    kept: bool = True
+    """Whether blocks go into `made`, which those do not that only give what the next one needs."""
 
     @property
     def reach(self) -> int:
         return max(self.windows)
+
+    def rows(self, first: int, last: int) -> None:
+        """Fill rows first … last − 1 of `made`, whatever was done before."""
+        if first:
+            before = max(first - self.reach, 0)
+            self.known, self.kept = self._known_before(before), False
+            # Sums of this block lack what came before; it drops out of their differences.
+            self.block(before, first)
+            self.kept = True
+        for start in range(first, max(last, first + 1), _BLOCK):
+            self.block(start, min(start + _BLOCK, last))
+
+    def _known_before(self, row: int) -> tuple[int, int, int]:
+        for last in range(row, 0, -_BLOCK):
+            first = max(last - _BLOCK, 0)
+            there = np.flatnonzero(self.usable[first:last])
+            if len(there):
+                place = first + int(there[-1])
+                ask, bid = (int(self.frame[name][place]) for name in ("ask_price_1", "bid_price_1"))
+                return place, ask + bid, ask - bid
+        return -1, 0, 0
 
     def block(self, first: int, last: int) -> None:
         """Fill rows first … last − 1 of `made`."""
@@ -140,9 +169,10 @@ class _Work:
         totals = {name: self._total(name, each) for name, each in sums.items()}
         ticks = tick.astype(np.float64)
         spread_ticks = self._put("spread_ticks", rows, spread / ticks)
-        for m in range(1, self.levels + 1):
-            self._put(at_level("imbalance", m), rows, self._imbalance(rows, m))
-        self._put("microprice", rows, self.made["imbalance"][rows] * spread_ticks)
+        imbalance, *_ = [
+            self._put(at_level("imbalance", m), rows, self._imbalance(rows, m)) for m in range(1, self.levels + 1)
+        ]
+        self._put("microprice", rows, imbalance * spread_ticks)
         for k, log_span in zip(self.windows, log_spans, strict=True):
             for name, total in totals.items():
                 summed = total[reach:] - total[before[k]]
@@ -155,9 +185,10 @@ class _Work:
             self._put(f"log_span_{k}", rows, log_span)
 
     def _put(self, name: str, rows: slice, values: Numbers) -> Numbers:
-        if name not in self.made:
-            self.made[name] = np.empty(self.frame.height, values.dtype)
-        self.made[name][rows] = values
+        if self.kept:
+            if name not in self.made:  # the first of the threads that come here makes the column
+                self.made.setdefault(name, np.empty(self.frame.height, values.dtype))
+            self.made[name][rows] = values
         return values
 
     def _after(self, name: str, values: Numbers) -> Numbers:

@@ -18,7 +18,7 @@ from quantattn.data.digest import columns_sha256
 from quantattn.data.market.book import count_flags
 from quantattn.data.market.cut import Cut
 from quantattn.data.market.encode import collect_events, decision_rows, token_table
-from quantattn.data.market.features import FEATURES, book_features
+from quantattn.data.market.features import feature_table
 from quantattn.data.market.filed import carrying, fitted_filings, latest_known
 from quantattn.data.market.merged import MergedTokens, merged_past, require_stretches, with_merges
 from quantattn.data.market.price_features import price_features
@@ -183,12 +183,12 @@ class _Inputs:
     @staticmethod
     def of(events: pl.DataFrame, source: Source, sessions: Sessions | None, tokenizer: Tokenizer) -> _Inputs:
         if has_book(events):
-            features = book_features(events.lazy(), source.instruments, sessions=sessions).select(FEATURES)
+            features = feature_table(events, source.instruments, sessions=sessions).lazy()
         elif "feature_1" in events.columns:
             features = events.lazy().select(pl.col(f"^{FEATURE}.*$").cast(pl.Float64))
         else:
             features = price_features(events.lazy(), sessions=sessions)
-        table = token_table(tokenizer.transform(events.lazy()), tokenizer)
+        table = token_table(events, tokenizer)
         return _Inputs(carrying(table, events, source), features.collect(engine="in-memory"), events.select("^filing$"))
 
     @property

@@ -161,7 +161,7 @@ def test_a_joint_vocabulary_alone_keeps_one_token_an_event(source: Source, plain
 
 def test_a_token_with_a_vector_says_one_event(source: Source, events: pl.DataFrame, joined: Prepared) -> None:
     tokenizer = Tokenizer.from_json(joined.vocabulary_json)
-    table = token_table(tokenizer.transform(events.lazy()), tokenizer)
+    table = token_table(events, tokenizer)
     rows = np.asarray([0, 17, 18, 4_000, len(table) - 1])
     carried = replace(table, vectors={"filing": TokenVectors(rows, np.arange(10, dtype=np.float32).reshape(5, 2))})
     made = MergedTokens.of(carried, tokenizer, decision_rows(events, 10))

@@ -114,7 +114,8 @@ def mid_moves(frame: pl.DataFrame, move: MidMove, sessions: Sessions | None = No
     """
     require_positive(frame)
     columns = {"move_num": np.int64, "move_den": np.int64}
-    return over_sessions(frame, sessions, columns, partial(_measure, move=move))
+    reach = move.horizon + 1 if move.unit == "events" else None
+    return over_sessions(frame, sessions, columns, partial(_measure, move=move), reach)
 
 
 @dataclass(frozen=True)

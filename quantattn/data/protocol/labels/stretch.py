@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -14,6 +14,7 @@ import polars as pl
 from quantattn.data.market.sessions import SECOND, Sessions
 from quantattn.data.protocol.labels.prices import Prices
 from quantattn.data.protocol.labels.reasons import LABEL_REASON, REASONS, Int8Array
+from quantattn.data.threads import LEAST_ROWS, each, spans
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -103,37 +104,51 @@ def over_sessions(
     sessions: Sessions | None,
     columns: Mapping[str, type[np.generic]],
     measure: Callable[[Stretch], Measured],
+    reach: int | None = None,
 ) -> pl.DataFrame:
-    """Add `columns` and `label_start`, `label_end`, `label_reason`, measured one stretch after the other.
+    """Add `columns` and `label_start`, `label_end`, `label_reason`, measured stretch by stretch, on many threads.
 
     Args:
         frame: events in canonical order.
         sessions: no stretch leaves a session; events outside every session are given "session end". None: an entity's
             whole table is one session.
         columns: name → type of what `measure` returns; null where there is no label.
-        measure: called with every stretch.
+        measure: called with every stretch, or with a part of a long one.
+        reach: how many rows before and after an event `measure` looks at most, so that it may be given a part and as
+            many rows around it; None: it must see a stretch whole.
 
     Raises:
         ValueError: events out of order.
     """
     size, time = frame.height, frame["available_time"].to_numpy()
-    entity = frame["entity"].rle_id().to_numpy()
-    backwards = np.flatnonzero((np.diff(time) < 0) & (entity[1:] == entity[:-1]))
+    lengths = frame["entity"].rle().struct.field("len").to_numpy()
+    edges = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    backwards = np.setdiff1d(np.flatnonzero(time[1:] < time[:-1]) + 1, edges)
     if backwards.size:
-        raise ValueError(f"labels need events in order of time, but available_time falls at row {backwards[0] + 1}")
+        raise ValueError(f"labels need events in order of time, but available_time falls at row {backwards[0]}")
+    session = None if sessions is None else sessions.locate(time)
+    if session is not None:
+        edges = np.union1d(edges, np.flatnonzero(session[1:] != session[:-1]) + 1)
     made = {name: np.zeros(size, dtype) for name, dtype in columns.items()}
     end, reason = np.zeros(size, np.int64), np.full(size, -1, np.int8)
     prices = Prices.of(frame)
-    session = np.zeros(size, np.int64) if sessions is None else sessions.locate(time)
-    for first, last in _runs(entity, session):
-        here = slice(first, last)
-        if session[first] < 0:
-            reason[here] = REASONS.index("session end")
-            continue
-        close = None if sessions is None else int(sessions.close[session[first]])
-        values, end[here], reason[here] = measure(Stretch(first, time[here], close, prices.part(first, last)))
-        for name, column in made.items():
-            column[here] = values[name]
+
+    def put(parts: Sequence[_Part]) -> None:
+        for part in parts:
+            seen, kept = slice(*part.seen), slice(*part.rows)
+            close = None
+            if sessions is not None and session is not None:
+                if session[part.rows[0]] < 0:
+                    reason[kept] = REASONS.index("session end")
+                    continue
+                close = int(sessions.close[session[part.rows[0]]])
+            found = measure(Stretch(part.seen[0], time[seen], close, prices.part(*part.seen)))
+            own = slice(part.rows[0] - part.seen[0], part.rows[1] - part.seen[0])
+            end[kept], reason[kept] = found[1][own], found[2][own]
+            for name, column in made.items():
+                column[kept] = found[0][name][own]
+
+    each(put, _together(_parts(edges, reach)))
     has = pl.Series("has", reason < 0)
     found = {**made, "label_start": time, "label_end": end}
     return frame.with_columns(
@@ -142,11 +157,32 @@ def over_sessions(
     )
 
 
-def _runs(*keys: Int64Array) -> list[tuple[int, int]]:
-    """Half-open ranges of rows over which every key is constant."""
-    size = len(keys[0])
-    change = np.zeros(max(size - 1, 0), np.bool_)
-    for key in keys:
-        change |= key[1:] != key[:-1]
-    edges = [0, *(np.flatnonzero(change) + 1).tolist(), size]
-    return [(first, last) for first, last in pairwise(edges) if last > first]
+@dataclass(frozen=True)
+class _Part:
+    """Rows of one stretch that are measured at a time, and those that are looked at for it; half-open."""
+
+    rows: tuple[int, int]
+    seen: tuple[int, int]
+
+
+def _parts(edges: Int64Array, reach: int | None) -> Iterator[_Part]:
+    for first, last in pairwise(edges.tolist()):
+        if reach is None:
+            yield _Part((first, last), (first, last))
+            continue
+        for start, stop in spans(last - first, max(LEAST_ROWS, 4 * reach)):
+            rows = (first + start, first + stop)
+            yield _Part(rows, (max(rows[0] - reach, first), min(rows[1] + reach, last)))
+
+
+def _together(parts: Iterable[_Part]) -> list[list[_Part]]:
+    """Consecutive parts, as many together as a thread of their own pays for."""
+    groups: list[list[_Part]] = []
+    room = 0
+    for part in parts:
+        if room <= 0:
+            groups.append([])
+            room = LEAST_ROWS
+        groups[-1].append(part)
+        room -= part.rows[1] - part.rows[0]
+    return groups
