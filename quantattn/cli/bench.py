@@ -28,16 +28,17 @@ from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
 from quantattn.learn.files import write_text
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-BENCHMARKS = ("attention", "encoder", "generations", "loader", "memory", "read", "tokens", "tune")
+BENCHMARKS = ("attention", "documents", "encoder", "generations", "loader", "memory", "read", "tokens", "tune")
 PICTURES = {
     "attention": ("quantattn.evaluate.speeds", "draw_speeds"),
+    "documents": ("quantattn.evaluate.documents", "draw_documents"),
     "generations": ("quantattn.evaluate.generations", "draw_generations"),
 }
 """Benchmark → what draws its rows."""
 COUNTS = {
     "loader": ("tokens", "budget", "rounds", "turns"),
-    "read": ("rows", "few", "stocks", "turns"),
-    "events": ("rows", "entities", "horizon", "rounds", "turns"),
+    "read": ("rows", "day", "few", "stocks", "threads", "turns"),
+    "events": ("rows", "entities", "horizon", "threads", "rounds", "turns"),
 }
 """Section → settings of it that count something."""
 STEEPEST_SLOPE = 1.1
@@ -65,6 +66,8 @@ def measure(config: DictConfig) -> int:
         return _generations(settings, Console())
     if name == "encoder":
         return _encoder(settings, Console())
+    if name == "documents":
+        return _documents(settings, Console())
     if name == "loader":
         return _loader(settings, Console())
     if name == "read":
@@ -141,10 +144,7 @@ def _tune(asked: Sequence[shapes.Shape], settings: dict[str, Any], console: Cons
 def _encoder(settings: dict[str, Any], console: Console) -> int:
     from quantattn.cli.benchmarks import encoder, encoder_plan
 
-    # Models of many sizes share the device; segments that grow keep its memory whole. Read at CUDA's first use.
-    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    # They also share the code that is compiled, which runs uncompiled from its ninth version on.
-    torch._dynamo.config.recompile_limit = 256
+    _make_room()
     asked, folder = settings["encoder"], Path(settings["results"])
     plan, cases = encoder_plan.read(asked, settings["seed"])
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
@@ -163,6 +163,36 @@ def _encoder(settings: dict[str, Any], console: Console) -> int:
         raise ValueError("nothing could be begun; the reasons stand above")
     console.print(f"written: {path}")
     return FAILED if any(row.failed for row in rows) else DONE
+
+
+def _documents(settings: dict[str, Any], console: Console) -> int:
+    from quantattn.cli.benchmarks import documents, documents_plan
+
+    _make_room()
+    plan = documents_plan.read(settings["documents"], settings["seed"])
+    say = functools.partial(console.print, soft_wrap=True)
+    say(f"{len(plan.lengths)} documents of {min(plan.lengths):,} to {max(plan.lengths):,} tokens")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    rows = []
+    for row in documents.benchmark(plan, say):
+        say(documents_plan.sentence(row))
+        if row.begun:
+            rows.append(row)
+            path = write_rows(rows, Path(settings["results"]), "documents", device, key=documents_plan.KEY)
+    if not rows:
+        raise ValueError("nothing could be begun; the reasons stand above")
+    say(f"written: {path}")
+    if any(row.ms > 0 for row in rows):
+        _draw("documents", path, console)
+    return FAILED if any(row.failed for row in rows) else DONE
+
+
+def _make_room() -> None:
+    """Let models of many sizes share a device and compiled code."""
+    # Segments that grow keep memory whole. Read at CUDA's first use.
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    # Code that is compiled runs uncompiled from its ninth version on.
+    torch._dynamo.config.recompile_limit = 256
 
 
 def _require_counts(settings: dict[str, Any]) -> None:
@@ -191,8 +221,9 @@ def _tokens(settings: dict[str, Any], console: Console) -> int:
     def tell(row: tokens.TokensRow) -> str:
         return (
             f"{row.impl}: {row.events_per_s:,} events/s, {row.ns:.0f} ns each (features {row.features_ns:.0f}, labels "
-            f"{row.labels_ns:.0f}, tokens {row.tokens_ns:.0f}; by the clock {row.wall_ns:.0f}), peak "
-            f"{row.peak_mib:,.0f} MiB, {row.times:.1f} × pandas"
+            f"{row.labels_ns:.0f}, tokens {row.tokens_ns:.0f}), {row.times:.1f} × pandas; by the clock "
+            f"{row.wall_ns:.0f} ns (features {row.features_wall_ns:.0f}, labels {row.labels_wall_ns:.0f}, tokens "
+            f"{row.tokens_wall_ns:.0f}), {row.wall_times:.1f} × pandas; peak {row.peak_mib:,.0f} MiB"
         )
 
     return _on_the_host("tokens", tokens.benchmark(settings["events"], console.print), tell, settings, console)
@@ -203,9 +234,9 @@ def _read(settings: dict[str, Any], console: Console) -> int:
 
     def tell(row: read.ReadRow) -> str:
         return (
-            f"{row.work}, {row.impl}: {row.rows_per_s:,} rows/s of {row.rows:,}, {row.ns:,.0f} ns each (by the clock "
-            f"{row.wall_ns:,.0f}), peak {row.peak_mib:,.0f} MiB, {row.times:.2f} × quantattn's time, "
-            f"sha256 {row.sha256[:8] or '–'}"
+            f"{row.work}, {row.impl}: {row.rows_per_s:,} rows/s of {row.rows:,}, {row.ns:,.0f} ns each, "
+            f"{row.times:.2f} × quantattn's time; by the clock {row.wall_ns:,.0f} ns, {row.wall_times:.2f} ×; peak "
+            f"{row.peak_mib:,.0f} MiB, sha256 {row.sha256[:8] or '–'}"
         )
 
     say = functools.partial(console.print, soft_wrap=True)

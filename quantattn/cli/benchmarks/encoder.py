@@ -116,7 +116,7 @@ def benchmark(cases: Sequence[Case], plan: Plan, say: Say) -> Iterator[EncoderRo
                 made[name], rows[name] = found
         yield from _measured(case, plan, made, rows, say)
         made.clear()
-        _free()
+        free()
 
 
 def _admit(name: str, case: Case, plan: Plan) -> tuple[Steps, EncoderRow] | str:
@@ -127,8 +127,8 @@ def _admit(name: str, case: Case, plan: Plan) -> tuple[Steps, EncoderRow] | str:
             steps.train() if case.stage == "training" else steps.infer()
         return _gate(steps, case, plan, name)
     except Exception as reason:  # whatever a peer's code raises, its row says it
-        sentence = _sentence(reason)
-    _free()  # outside of the except clause, whose exception holds the frames and their tensors
+        sentence = in_words(reason)
+    free()  # outside of the except clause, whose exception holds the frames and their tensors
     return sentence
 
 
@@ -159,7 +159,7 @@ def _measured(
     if not times:
         say(f"{case.pattern}, N {case.n}, {case.stage}: not enough memory for all at once; timed one after the other")
         for name, call in calls.items():
-            _free()
+            free()
             times |= time_interleaved({name: call}, rounds=plan.rounds, warmup=0)
     task = plan.task(case)
     needed = flops(task.config, task.n, task.batch, case.stage == "training")
@@ -223,8 +223,8 @@ def _one_step(task: Task, plan: Plan, warm: bool) -> tuple[Timing, float, int, f
             return f"its loss became {loss}"
         return Timing(taken, taken, taken, 1), peak, steps.parameters, round(loss, 4)
     except Exception as reason:  # most often memory that ends, which the row says
-        sentence = _sentence(reason)
-    _free()
+        sentence = in_words(reason)
+    free()
     return sentence
 
 
@@ -248,7 +248,7 @@ def profile(case: Case, plan: Plan) -> str:
     return f"two steps: {case.pattern}, N {case.n}, {case.stage}\n{table}\n"
 
 
-def _sentence(reason: BaseException) -> str:
+def in_words(reason: BaseException) -> str:
     """The first line of an error; of one that says "out of memory. Tried to …. GPU …", what was tried."""
     lines = str(reason).strip().splitlines() or [type(reason).__name__]
     text = lines[0]
@@ -257,7 +257,8 @@ def _sentence(reason: BaseException) -> str:
     return f"{type(reason).__name__}: {text}" if not isinstance(reason, ValueError) else text
 
 
-def _free() -> None:
+def free() -> None:
+    """Give memory of models that are gone back to the device."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -22,6 +22,9 @@ from quantattn.nn import Encoder, EncoderConfig
 GLOBAL_BASE, LOCAL_BASE = 160_000.0, 10_000.0
 """Rotary bases of ModernBERT's global and local layers (Warner et al. 2024, arXiv 2412.13663, table 4)."""
 
+LONGFORMER_WINDOW = 512
+"""Tokens that a token of Longformer sees around itself, half on each side (Beltagy et al. 2020, arXiv 2004.05150)."""
+
 FIELD = "token"
 """The one field of the events that are drawn."""
 
@@ -107,21 +110,28 @@ def ours(checkpointing: bool | str, task: Task) -> nn.Module:
 
 def modernbert(implementation: str, compiled: bool, task: Task) -> nn.Module:
     """Hugging Face ModernBERT with weights drawn by its own rule."""
+    model = FirstOutput(modernbert_model(implementation, task.config, task.n))
+    if compiled and task.compile != "none":
+        model.compile(dynamic=False)
+    return WithHead(model, task.config.width, task.vocabulary)
+
+
+def modernbert_model(implementation: str, config: EncoderConfig, longest: int) -> nn.Module:
+    """`ModernBertModel` of the shape that `config` describes, for `longest` positions; its padding has code 0."""
     from transformers import ModernBertConfig, ModernBertModel
 
     if implementation == "quantattn":
         from quantattn.attention.huggingface import register_with_transformers
 
         register_with_transformers()
-    config = task.config
     described = ModernBertConfig(
-        vocab_size=task.vocabulary,
+        vocab_size=config.codes[FIELD],
         hidden_size=config.width,
         intermediate_size=config.hidden,
         num_hidden_layers=config.n_layers,
         num_attention_heads=config.n_heads,
-        max_position_embeddings=task.n,
-        local_attention=2 * (config.local_window or task.n),
+        max_position_embeddings=longest,
+        local_attention=2 * (config.local_window or longest),
         global_attn_every_n_layers=config.global_every if config.local_window else 1,
         pad_token_id=0,
         bos_token_id=1,
@@ -130,10 +140,31 @@ def modernbert(implementation: str, compiled: bool, task: Task) -> nn.Module:
         sep_token_id=1,
         attn_implementation=implementation,
     )
-    model = FirstOutput(ModernBertModel(described))
-    if compiled and task.compile != "none":
-        model.compile(dynamic=False)
-    return WithHead(model, config.width, task.vocabulary)
+    model: nn.Module = ModernBertModel(described)
+    return model
+
+
+def longformer_model(config: EncoderConfig, longest: int) -> nn.Module:
+    """`LongformerModel` of the width and depth that `config` describes, for `longest` positions and code 0 as padding.
+
+    Its feed-forward matrices of 1.5 × `hidden` have our three's size; its global tokens have projections of their own.
+    """
+    from transformers import LongformerConfig, LongformerModel
+
+    described = LongformerConfig(
+        vocab_size=config.codes[FIELD],
+        hidden_size=config.width,
+        intermediate_size=3 * config.hidden // 2,
+        num_hidden_layers=config.n_layers,
+        num_attention_heads=config.n_heads,
+        max_position_embeddings=-(-longest // LONGFORMER_WINDOW) * LONGFORMER_WINDOW + 2,
+        attention_window=LONGFORMER_WINDOW,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        pad_token_id=0,
+    )
+    model: nn.Module = LongformerModel(described, add_pooling_layer=False)
+    return model
 
 
 def transformer(task: Task) -> nn.Module:
