@@ -1,0 +1,160 @@
+"""The largest budget of tokens that fits into memory, under limits of memory that are real."""
+
+from __future__ import annotations
+
+import functools
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+from forked import answer
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import model, sequences
+
+from quantattn.learn.budget import (
+    BUDGET,
+    OutOfMemory,
+    find_budget,
+    is_out_of_memory,
+    largest,
+    require_limit,
+    settled_budget,
+    within_memory,
+)
+from quantattn.learn.datamodule import PreparedData
+from quantattn.learn.fit import Fitted, TrainerSettings, fit
+from quantattn.learn.module import Schedule, Training
+from quantattn.nn import Outcome
+
+CPU = TrainerSettings(max_steps=3, validate_every=3)
+LENGTH = 50
+MIB = 1 << 20
+
+
+def module(steps: int = 3) -> Training:
+    optimizer = functools.partial(torch.optim.AdamW, lr=0.01)
+    return Training(model(), Outcome(), optimizer=optimizer, schedule=Schedule(steps), seed=0)
+
+
+def limit(mebibytes: int) -> None:
+    """Let this process have so much more address space than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + mebibytes * MIB
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def trained(folder: Path, tokens: int) -> Fitted:
+    train = sequences(4000, length=LENGTH)
+    data = PreparedData(train, sequences(6, seed=1), max_tokens=tokens, seed=1, batches=3)
+    return within_memory(
+        lambda: fit(module(), data, folder, CPU, total_steps=3),
+        tokens,
+        LENGTH,
+        lambda: find_budget(module(), train, CPU),
+    )
+
+
+@given(st.integers(1, 5000), st.integers(0, 100_000), st.integers(0, 200_000))
+def test_the_search_finds_the_threshold_up_to_a_sixteenth(least: int, more: int, threshold: int) -> None:
+    most, asked = least + more, []
+
+    def fits(tokens: int) -> bool:
+        asked.append(tokens)
+        return tokens <= threshold
+
+    found = largest(fits, least, most)
+    assert all(least <= tokens <= most for tokens in asked)
+    assert len(asked) <= 30
+    if threshold < least:
+        assert found is None
+    else:
+        assert found is not None
+        assert fits(found)
+        assert found >= min(threshold, most) - found // 16 - 1
+
+
+def test_trying_changes_neither_weights_nor_generators() -> None:
+    tried, train = module(), sequences(30)
+    weights = {name: value.clone() for name, value in tried.state_dict().items()}
+    state, said = torch.get_rng_state(), []
+    assert find_budget(tried, train, CPU, said.append) == 150  # all tokens: nothing is out of memory here
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, weights[name]) for name, value in tried.state_dict().items())
+    assert all(parameter.grad is None for parameter in tried.parameters())
+    assert said == [f"a batch of {n} tokens fits" for n in (5, 10, 20, 40, 80, 150)]
+
+
+def test_what_is_found_fits_and_four_times_as_much_does_not(tmp_path: Path) -> None:
+    """In a process with 40 MiB left, tokens are counted by what torch can allocate."""
+
+    def in_little_memory() -> tuple[int, int, str]:
+        torch.set_num_threads(1)
+        trained(tmp_path / "first", 20 * LENGTH)  # everything that is made once is made
+        limit(40)
+        found = find_budget(module(), sequences(4000, length=LENGTH), CPU)
+        assert found is not None
+        step = trained(tmp_path / "fits", found).step
+        try:
+            trained(tmp_path / "more", 4 * found)
+        except OutOfMemory as error:
+            return found, step, str(error)
+        return found, step, "nothing was raised"
+
+    found, step, sentence = answer(in_little_memory)
+    assert step == 3
+    assert LENGTH < found < 4000 * LENGTH
+    assert sentence.startswith(f"memory is out at a batch of at most {4 * found:,} tokens (")
+    named = int(sentence.split("data.max_tokens_per_batch=")[1].split()[0])
+    assert abs(named - found) <= found // 4
+    assert "model.gradient_checkpointing=true" in sentence
+
+
+def test_where_no_sequence_fits_it_is_said() -> None:
+    def in_no_memory() -> str:
+        torch.set_num_threads(1)
+        train = sequences(2, length=300_000)
+        limit(10)
+        assert find_budget(module(), train, CPU) is None
+        return "none"
+
+    assert answer(in_no_memory) == "none"
+
+
+def test_only_a_lack_of_memory_is_called_one() -> None:
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+    def broken() -> None:
+        raise RuntimeError("another failure")
+
+    with pytest.raises(RuntimeError, match=r"^another failure$"):
+        within_memory(broken, 1, 1, None)
+
+
+def test_the_budget_that_was_found_stays_with_the_run(tmp_path: Path) -> None:
+    """Who goes on with it has the same order of batches, whatever would fit now."""
+    assert settled_budget(tmp_path / "a", None, lambda: 640, LENGTH) == 640
+    last = tmp_path / "a" / "checkpoints" / "last.ckpt"
+    assert settled_budget(tmp_path / "a", last, lambda: 1280, LENGTH) == 640
+    assert settled_budget(tmp_path / "b", last, lambda: 1280, LENGTH) == 640
+    assert (tmp_path / "a" / BUDGET).read_text() == (tmp_path / "b" / BUDGET).read_text()
+    with pytest.raises(ValueError, match=r"c/budget\.json is not there: .* give data\.max_tokens_per_batch the same"):
+        settled_budget(tmp_path / "b", tmp_path / "c" / "checkpoints" / "last.ckpt", lambda: 1280, LENGTH)
+    with pytest.raises(OutOfMemory, match="not even one sequence of 50 tokens fits"):
+        settled_budget(tmp_path / "d", None, lambda: None, LENGTH)
+
+
+def test_a_cpu_without_a_limit_is_not_tried() -> None:
+    def with_a_limit() -> str:
+        limit(100_000)
+        require_limit(CPU)
+        return "taken"
+
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        with pytest.raises(ValueError, match=r"a CPU process without a limit is killed for that; set one \(ulimit -v"):
+            require_limit(CPU)
+    assert answer(with_a_limit) == "taken"
