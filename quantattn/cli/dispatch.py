@@ -20,6 +20,7 @@ class Command:
 COMMANDS = {
     "train": Command("quantattn.cli.train", "pretrain or fine-tune an encoder; a run folder and a report come out"),
     "score": Command("quantattn.cli.score", "apply a trained model to tables; one row a decision comes out"),
+    "evaluate": Command("quantattn.cli.evaluate", "judge any table of scores beside baselines; a page comes out"),
     "bench": Command("quantattn.cli.bench", "time attention beside its peers, behind the error budget"),
     "validate": Command("quantattn.cli.validate", "print how far every backend is from float64 truth"),
     "prepare": Command("quantattn.cli.prepare", "write a source as sorted Parquet shards with a manifest"),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from quantattn.evaluate.panel import Bools, Floats, Panel
-from quantattn.evaluate.significance import Interval, bootstrap_interval
+from quantattn.evaluate.panel import Bools, Panel
+from quantattn.evaluate.significance import Interval, interval, resample
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Coverage:
 
     Attributes:
         stated: the share that was asked for.
-        found: the share that came true on the later part, with its block-bootstrap interval.
+        found: the share that came true on the later part; the interval allows for both parts being samples, so that it
+            holds `stated` 19 times in 20 when the two parts are alike.
         size: mean width of the intervals, or mean number of classes in the sets; infinite with too few earlier rows.
         calibrated: rows of the earlier part.
         tested: rows of the later part.
@@ -63,7 +64,7 @@ def interval_coverage(data: Panel, forecast: ArrayLike, stated: float = 0.9, see
     if not early.any() or not late.any():
         return None
     radius = conformal_radius(off[early], stated)
-    return _measured(data, late, off[late] <= radius, 2 * radius, stated, int(early.sum()), seed)
+    return _measured(data, early, late, off <= radius, 2 * radius, stated, seed)
 
 
 def set_coverage(data: Panel, prob: ArrayLike, stated: float = 0.9, seed: int = 0) -> Coverage | None:
@@ -76,12 +77,19 @@ def set_coverage(data: Panel, prob: ArrayLike, stated: float = 0.9, seed: int = 
     off = 1 - p[np.arange(true.size), true]
     radius = conformal_radius(off[early], stated)
     size = float((1 - p[late] <= radius).sum(axis=1).mean())
-    return _measured(data, late, off[late] <= radius, size, stated, int(early.sum()), seed)
+    return _measured(data, early, late, off <= radius, size, stated, seed)
 
 
-def _measured(
-    data: Panel, late: Bools, inside: Bools, size: float, stated: float, calibrated: int, seed: int
-) -> Coverage:
-    values: Floats = inside.astype(np.float64)
-    found = bootstrap_interval(values, data.blocks(data.at[late]), seed=seed)
-    return Coverage(stated, found, size, calibrated, int(late.sum()))
+def _measured(data: Panel, early: Bools, late: Bools, inside: Bools, size: float, stated: float, seed: int) -> Coverage:
+    """Blocks of both parts are resampled with the radius held: it moves the two shares alike, and cancels."""
+    shares, drawn, count = [], [], 0
+    for place, part in enumerate((early, late)):
+        blocks = data.blocks(data.at[part])
+        rows = np.bincount(blocks.ids, minlength=blocks.count)
+        hits = np.bincount(blocks.ids, weights=inside[part], minlength=blocks.count)
+        draws = resample(np.column_stack([rows, hits]).astype(np.float64), seed=2 * seed + place)
+        shares.append(float(inside[part].mean()))
+        drawn.append(draws[:, 1] / draws[:, 0])
+        count += blocks.count
+    moved = drawn[1] - (drawn[0] - shares[0])
+    return Coverage(stated, interval(shares[1], moved, count - 1), size, int(early.sum()), int(late.sum()))

@@ -55,7 +55,7 @@ def methods_figure(table: Table) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.margins(x=0.15)
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel(f"{metric.title}, lower is better")
+        axes.set_xlabel(f"{metric.title}, {'lower' if metric.lower_is_better else 'higher'} is better")
 
     caption = f"{metric.title} on test rows: a dot is the value, the bar its {table.level:.0%} interval" + (
         "; the dashed line is the best that any forecaster could reach." if bounds else "."

@@ -42,12 +42,13 @@ class MeanTest:
 
 
 def lag_of(n: int, horizon: int = 1) -> int:
-    """Lags for n times whose outcomes span `horizon` steps: ⌊4(n/100)^(2/9)⌋, at least 3(horizon − 1), below n.
+    """Lags for n times whose outcomes span `horizon` steps: ⌊4(n/100)^(2/9)⌋, but at least 3(horizon − 1).
 
     Outcomes that overlap make a series correlated up to lag horizon − 1. The Bartlett weights at that lag would leave a
-    third of its variance out; at three times the lag, a ninth.
+    third of its variance out; at three times the lag, a ninth. With n or more lags there is no test: the times do not
+    hold three outcomes one after the other.
     """
-    return max(0, min(n - 1, max(math.floor(4 * math.pow(n / 100, 2 / 9)), 3 * (horizon - 1))))
+    return max(min(n - 1, math.floor(4 * math.pow(n / 100, 2 / 9))), 3 * (horizon - 1))
 
 
 def newey_west(values: ArrayLike, lag: int) -> float:
@@ -86,12 +87,14 @@ def mean_test(values: ArrayLike, lag: int, level: float = 0.95) -> MeanTest:
         level: coverage of the interval.
 
     Returns:
-        The test; without t, p and interval for fewer than three values or a variance of zero.
+        The test; without t, p and interval for fewer than three values, n lags or more, or a variance of zero.
 
     Raises:
         ValueError: see `newey_west`.
     """
     x = np.asarray(values, np.float64)
+    if 0 < x.size <= lag:
+        return MeanTest(float(x.mean()), None, None, None, None, x.size, lag, 0.0)
     variance = newey_west(x, lag)
     mean, shrink, df = float(x.mean()), *_white_noise(x.size, lag)
     if x.size < 3 or variance <= 1e-28 * float(np.square(x).mean()) or variance == 0 or not shrink > 0:

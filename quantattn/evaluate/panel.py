@@ -55,7 +55,7 @@ class Panel:
         return choose_blocks(times, kind="time", stretches=max(2, min(40, spanned // (3 * self.horizon))))
 
 
-def panel(
+def as_panel(
     time: ArrayLike, entity: ArrayLike, outcome: ArrayLike, *, horizon: int = 1, end: ArrayLike | None = None
 ) -> tuple[Panel, Ints]:
     """Order rows by (time, entity).

@@ -8,6 +8,9 @@ Dimensions: Q rows, T times, E entities, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 
 from quantattn.evaluate.baselines import HISTORY, MAJORITY, PERSISTENCE
@@ -30,6 +33,13 @@ def _last_known(data: Panel) -> tuple[Ints, Ints, Ints]:
     return rows, start, stop
 
 
+def _stretches(entity: Ints) -> Iterator[tuple[int, int]]:
+    """First row and the one after the last of each run of equal entities."""
+    edges = np.flatnonzero(np.diff(entity)) + 1
+    if entity.size:
+        yield from pairwise([0, *edges.tolist(), entity.size])
+
+
 def past_values(data: Panel) -> dict[str, Floats]:
     """Name → (Q,) forecasts of a value.
 
@@ -40,10 +50,7 @@ def past_values(data: Panel) -> dict[str, Floats]:
     rows, start, stop = _last_known(data)
     y = data.outcome[rows]
     total = np.zeros(rows.size + 1)
-    opens = (
-        np.flatnonzero(np.r_[True, data.entity[rows][1:] != data.entity[rows][:-1]]) if rows.size else np.empty(0, int)
-    )
-    for first, last in zip(opens, np.r_[opens[1:], rows.size], strict=True):
+    for first, last in _stretches(data.entity[rows]):
         total[first + 1 : last + 1] = np.cumsum(y[first:last])  # each entity by itself, so no other reaches its bits
     count = stop - start
     own = total[stop] / np.maximum(count, 1)
@@ -105,10 +112,8 @@ def past_volatility(data: Panel) -> Floats:
     """(Q,) standard deviation of the entity's outcomes that were known; NaN before there are two."""
     rows, start, stop = _last_known(data)
     found = np.full(data.at.size, np.nan)
-    entity = data.entity[rows]
-    opens = np.flatnonzero(np.r_[True, entity[1:] != entity[:-1]]) if rows.size else np.empty(0, int)
     sums = np.zeros((rows.size + 1, 2))
-    for first, last in zip(opens, np.r_[opens[1:], rows.size], strict=True):
+    for first, last in _stretches(data.entity[rows]):
         y = data.outcome[rows[first:last]]
         shifted = y - y[0]  # by a known value, so that squares do not cancel
         sums[first + 1 : last + 1] = np.cumsum(np.column_stack([shifted, shifted**2]), axis=0)

@@ -2,8 +2,8 @@
 
 Weights at t are made from scores at t alone; the outcome over (t, end] is earned after. An entity whose outcome is
 missing keeps its weight and earns nothing, since at t nobody knew that it would be missing; such rows are counted.
-The notional is fixed: one unit long and one short at every rebalancing, profits are not reinvested. Returns are those of
-the highest quantile less those of the lowest; alphalens, since 0.5, states half of that, at half a unit a side.
+The notional is fixed: one unit long and one short at every rebalancing, profits are not reinvested. Returns are those
+of the highest quantile less those of the lowest; alphalens, since 0.5, states half of that, at half a unit a side.
 
 Dimensions: Q rows, P rebalancings, E entities.
 """

@@ -62,7 +62,7 @@ def coefficients(data: Panel, score: ArrayLike) -> tuple[Floats, Floats]:
     return correlation_within(rows.at, n, s, rows.outcome), correlation_within(rows.at, n, *ranked)
 
 
-def ranking(data: Panel, score: ArrayLike, level: float = 0.95) -> Ranking:
+def judge_ranking(data: Panel, score: ArrayLike, level: float = 0.95) -> Ranking:
     """Information coefficients of a score (Q,), NaN where there is none.
 
     Raises:
@@ -193,7 +193,7 @@ def resampled(data: Panel, score: ArrayLike, *, level: float = 0.95, seed: int =
     "time": days, or stretches at least three horizons long where outcomes overlap. "entity": whole entities, the
     standardised ranks held fixed: wide when few names carry the figure.
     """
-    found = ranking(data, score, level)
+    found = judge_ranking(data, score, level)
     blocks = data.blocks(found.at)
     sums = np.column_stack([np.bincount(blocks.ids), np.bincount(blocks.ids, found.rank_ic)]).astype(np.float64)
     drawn = resample(sums, replicates=REPLICATES, seed=seed)

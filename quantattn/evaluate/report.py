@@ -32,6 +32,56 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A figure of a table, formatted; `sort` is what columns are sorted by, empty where there is no figure."""
+
+    text: str
+    between: str = ""
+    sort: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table behind the figures; its first column names the row.
+
+    Attributes:
+        title: one line.
+        note: what stands in it.
+        head: names of the columns.
+        rows: one cell a column.
+    """
+
+    title: str
+    note: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found, in words.
+
+    Attributes:
+        tone: "better" or "worse" when chance is unlikely to explain the difference, else "unclear".
+        headline: one sentence.
+        figure: how much better, "25.6 % lower log loss" for instance.
+        better: how much better than what.
+        chance: "Unlikely to be chance" or "May be chance".
+        sure: how sure, in sentences.
+        cost: what it would have cost, as a figure and in sentences; empty where nothing says.
+    """
+
+    tone: Tone
+    headline: str
+    figure: str
+    better: str
+    chance: str
+    sure: str
+    cost: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True)
 class ReportData:
     """Everything a report shows, as plain values; texts are plain text, whatever is in them.
 
@@ -48,6 +98,9 @@ class ReportData:
         hashes: what → hash: data, vocabulary, model, commit.
         caveats: what these figures cannot show, one sentence each.
         created: when, as text; None leaves it out, and the page depends on its data alone.
+        said: the first screen's words; None says what the closing table shows by `verdict`.
+        sheets: tables behind the figures.
+        table_note: what stands above the closing table; None says that its intervals are those of resampled blocks.
     """
 
     title: str
@@ -62,27 +115,9 @@ class ReportData:
     hashes: Mapping[str, str] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
     created: str | None = None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A closing table in words.
-
-    Attributes:
-        tone: "better" or "worse" when the interval of the skill excludes zero, else "unclear".
-        headline: one sentence.
-        figure: the skill, "25.6 % lower log loss" for instance.
-        better: how much better than what.
-        chance: "Unlikely to be chance" or "May be chance".
-        sure: how sure, in sentences.
-    """
-
-    tone: Tone
-    headline: str
-    figure: str
-    better: str
-    chance: str
-    sure: str
+    said: Verdict | None = None
+    sheets: tuple[Sheet, ...] = ()
+    table_note: str | None = None
 
 
 def verdict(table: Table) -> Verdict:
@@ -137,16 +172,6 @@ def _between(figure: Interval, form: str) -> str:
     return f" (interval {form.format(figure.low)} to {form.format(figure.high)})"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A figure of the table, formatted; `sort` is what columns are sorted by, empty where there is no figure."""
-
-    text: str
-    between: str = ""
-    sort: str = ""
-    best: bool = False
-
-
 def cells(table: Table) -> list[tuple[Row, list[Cell]]]:
     """The table's rows with their figures formatted column by column; the best of a column (bound apart) is marked."""
     columns = [_column(table, metric) for metric in table.metrics]
@@ -157,7 +182,7 @@ def _column(table: Table, metric: Metric) -> list[Cell]:
     found = [row.figures.get(metric.name) for row in table.rows]
     digits = decimals([figure.value for figure in found if figure is not None])
     values = [f.value for f, row in zip(found, table.rows, strict=True) if f is not None and row.role != "bound"]
-    best = min(values) if metric.lower_is_better else max(values)
+    best = (min if metric.lower_is_better else max)(values, default=None)
     column = []
     for figure, row in zip(found, table.rows, strict=True):
         if figure is None:
@@ -186,7 +211,7 @@ def render_report(data: ReportData) -> str:
     return render_page(
         "report.html.j2",
         data=data,
-        verdict=verdict(data.table),
+        verdict=data.said or verdict(data.table),
         table=data.table,
         rows=cells(data.table),
         drawings=[(figure, drawn(figure)) for figure in data.figures],

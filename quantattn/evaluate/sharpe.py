@@ -30,7 +30,7 @@ class Sharpe:
     kurtosis: float
 
 
-def sharpe(returns: ArrayLike) -> Sharpe:
+def sharpe_ratio(returns: ArrayLike) -> Sharpe:
     """The Sharpe ratio of returns a period (n,), n > 1.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantattn.evaluate.panel import Panel, panel
+from quantattn.evaluate.panel import Panel, as_panel
 
 DAY = 86_400 * 10**9
 START = 1_704_067_200 * 10**9  # 2024-01-01
@@ -19,5 +19,5 @@ def made(
     outcome = np.stack([steps[t + 1 : t + 1 + horizon].sum(axis=0) for t in range(times)]) * scale
     score = skill * outcome / scale + rng.normal(size=outcome.shape)
     at, entity = (grid.ravel() for grid in np.indices(outcome.shape))
-    data, order = panel(START + at * DAY, [f"E{i:03d}" for i in entity], outcome.ravel(), horizon=horizon)
+    data, order = as_panel(START + at * DAY, [f"E{i:03d}" for i in entity], outcome.ravel(), horizon=horizon)
     return data, score.ravel()[order]

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quantattn.evaluate.panel import panel
+from quantattn.evaluate.panel import as_panel
 from quantattn.evaluate.past import past_probabilities, past_scores, past_values, past_volatility
 from quantattn.evaluate.portfolio import capacity, drawdown, extremes, long_short
 from quantattn.evaluate.ranking import turbulence
-from quantattn.evaluate.sharpe import Sharpe, deflated_sharpe, expected_best, probabilistic_sharpe, sharpe
+from quantattn.evaluate.sharpe import Sharpe, deflated_sharpe, expected_best, probabilistic_sharpe, sharpe_ratio
 from tests.evaluate.score_tables import made
 
 
@@ -23,7 +23,7 @@ def test_two_periods_by_hand() -> None:
     c 0.5, d −0.5: 1.1 + 0.05 + 0.05 + 1.15 = 2.35. Gross 1: ½(0.1 + 0 − 0.2 − 0) = −0.05; worth a 0.55, b −0.6, c 0.5,
     d −0.5 is closed: 2.15. Opening traded 2.
     """
-    data, _ = panel([0] * 4 + [1] * 4, list("abcdabcd"), [0.2, -0.1, 0.1, 0.3, 0.1, 0.2, 0, 0])
+    data, _ = as_panel([0] * 4 + [1] * 4, list("abcdabcd"), [0.2, -0.1, 0.1, 0.3, 0.1, 0.2, 0, 0])
     book = long_short(data, np.array([1.0, 2, 3, 4, 9, 1, 8, 2]), quantiles=2, cost_bps=20)
     assert book.weights.tolist() == [-0.5, -0.5, 0.5, 0.5, 0.5, -0.5, 0.5, -0.5]
     assert book.gross == pytest.approx([0.15, -0.05], abs=1e-15)
@@ -39,7 +39,7 @@ def test_two_periods_by_hand() -> None:
 
 def test_who_leaves_is_sold_and_who_has_no_outcome_is_kept() -> None:
     """d leaves after time 0; b's outcome at 1 is missing and nobody knew: it is held and earns nothing."""
-    data, _ = panel([0, 0, 1, 1, 1], list("adabc"), [0, 0.5, 0, np.nan, -0.1])
+    data, _ = as_panel([0, 0, 1, 1, 1], list("adabc"), [0, 0.5, 0, np.nan, -0.1])
     book = long_short(data, np.array([1.0, 2, 2, 1, 0]), quantiles=2, cost_bps=0)
     assert book.weights.tolist() == [-1, 1, 1, 0, -1]
     assert book.traded == pytest.approx([2, 2 + 1 + 1.5 + 1 + 0.9], abs=1e-15)
@@ -63,7 +63,7 @@ def test_equal_scores_are_treated_alike() -> None:
     assert (low.tolist(), high.tolist()) == ([True] * 3 + [False] * 6, [False] * 6 + [True] * 3)
     low, high = extremes(at, np.r_[np.zeros(8), 1], 5)
     assert (low.any(), high.sum()) == (False, 1)
-    data, _ = panel(at, list("abcdefghi"), np.ones(9))
+    data, _ = as_panel(at, list("abcdefghi"), np.ones(9))
     book = long_short(data, np.r_[np.zeros(8), 1])
     assert (book.flat, book.break_even_bps, book.traded.tolist()) == (1, None, [0])
 
@@ -123,14 +123,14 @@ def test_changing_the_future_changes_nothing_earlier() -> None:
 
 def test_baselines_by_hand() -> None:
     """Outcomes two steps long: at time 2 the outcome from time 0 is known, and no other."""
-    data, _ = panel([0, 0, 1, 2, 2, 3, 3], list("ababcac"), [1.0, 4, 2, 8, 5, np.nan, 9], horizon=2)
+    data, _ = as_panel([0, 0, 1, 2, 2, 3, 3], list("ababcac"), [1.0, 4, 2, 8, 5, np.nan, 9], horizon=2)
     found = past_values(data)
     # Rows in order: (0, a) (0, b) (1, a) (2, b) (2, c) (3, a) (3, c); known at 2: a's 1 and b's 4; at 3: a's 2.
     assert found["history"].tolist() == [0, 0, 0, 4, 2.5, 1.5, 7 / 3]
     assert found["persistence"].tolist() == [0, 0, 0, 4, 2.5, 2, 7 / 3]
     assert past_volatility(data)[5] == pytest.approx(math.sqrt(0.5))
     assert np.isnan(past_volatility(data)[[0, 1, 2, 3, 4, 6]]).all()
-    classes, _ = panel([0, 1, 2, 3], list("aaaa"), [1.0, 0, 0, 1])
+    classes, _ = as_panel([0, 1, 2, 3], list("aaaa"), [1.0, 0, 0, 1])
     prob = past_probabilities(classes, 2)
     assert prob["majority class"][:, 1].tolist() == [1 / 2, 2 / 3, 2 / 4, 2 / 5]
     assert prob["history"][:, 1].tolist() == [1 / 2, (1 + 2 / 3) / 2, (1 + 2 / 4) / 3, (1 + 2 / 5) / 4]
@@ -150,16 +150,16 @@ def test_the_deflated_ratio_of_the_paper() -> None:
 
 def test_sharpe_by_hand() -> None:
     """1, 2, 6: mean 3, deviations −2, −1, 3: Σ² 14, Σ³ 18, Σ⁴ 98; the expected best of N is near that of N draws."""
-    found = sharpe([1, 2, 6])
+    found = sharpe_ratio([1, 2, 6])
     assert found.ratio == pytest.approx(3 / math.sqrt(7))
     assert found.skewness == pytest.approx(6 / (14 / 3) ** 1.5)
     assert found.kurtosis == pytest.approx(98 / 3 / (14 / 3) ** 2)
     best = np.random.default_rng(0).normal(size=(20_000, 50)).max(axis=1).mean()
     assert expected_best(50, 4.0) == pytest.approx(2 * best, rel=0.02)
     with pytest.raises(ValueError, match="all 3 returns are 2"):
-        sharpe([2, 2, 2])
+        sharpe_ratio([2, 2, 2])
     with pytest.raises(ValueError, match="two finite returns or more"):
-        sharpe([1])
+        sharpe_ratio([1])
     with pytest.raises(ValueError, match="one trial or more"):
         expected_best(0, 1)
 
@@ -174,7 +174,7 @@ def test_drawdown_by_hand() -> None:
 
 def test_capacity_by_hand() -> None:
     """One period, two entities; opening trades 1 and 1, closing 1.1 and 1. Volatility 0.02, volumes 100 and 400."""
-    data, _ = panel([0, 0], list("ab"), [0.0, 0.1])
+    data, _ = as_panel([0, 0], list("ab"), [0.0, 0.1])
     book = long_short(data, np.array([1.0, 2.0]), quantiles=2, cost_bps=0)
     found = capacity(book, [100.0, 400.0], [0.02, 0.02])
     impact = 0.02 * (2 / 10 + (1 + 1.1**1.5) / 20)

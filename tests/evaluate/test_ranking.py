@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quantattn.evaluate.panel import panel, ranks_within
+from quantattn.evaluate.panel import as_panel, ranks_within
 from quantattn.evaluate.ranking import (
     by_age,
     by_entity,
@@ -16,9 +16,9 @@ from quantattn.evaluate.ranking import (
     coefficients,
     contributions,
     hours,
+    judge_ranking,
     quantile_of,
     quantile_returns,
-    ranking,
     resampled,
     turbulence,
 )
@@ -61,8 +61,8 @@ def test_alphalens_finds_the_same() -> None:
 def test_worked_example() -> None:
     """Three entities at each of two times: ranks 1 2 3 beside 1 3 2 (ρ = 1 − 6·2/24 = ½), and beside 3 2 1 (ρ = −1)."""
     outcome = [0.1, 0.3, 0.2, 0.3, 0.2, 0.1]
-    data, _ = panel([5, 5, 5, 9, 9, 9], list("abcabc"), outcome)
-    found = ranking(data, np.array([1.0, 2, 10, 1, 2, 10]))
+    data, _ = as_panel([5, 5, 5, 9, 9, 9], list("abcabc"), outcome)
+    found = judge_ranking(data, np.array([1.0, 2, 10, 1, 2, 10]))
     assert found.rank_ic == pytest.approx([0.5, -1], abs=1e-15)
     assert found.test.value == -0.25
     assert found.icir == pytest.approx(-0.25 / (1.5 / math.sqrt(2)), abs=1e-15)
@@ -72,11 +72,11 @@ def test_worked_example() -> None:
 def test_times_without_a_coefficient_are_counted() -> None:
     time = np.repeat([0, 1, 2, 3], [3, 3, 3, 1])
     outcome = [1, 2, 3, 1, 1, 1, 1, 2, np.nan, 5]
-    data, _ = panel(time, list("abcabcabca"), outcome)
-    found = ranking(data, np.array([1.0, 2, 3, 1, 2, 3, 4, 4, 5, 1]))
+    data, _ = as_panel(time, list("abcabcabca"), outcome)
+    found = judge_ranking(data, np.array([1.0, 2, 3, 1, 2, 3, 4, 4, 5, 1]))
     assert (found.at.tolist(), found.skipped) == ([0], 3)  # outcomes tie; scores tie; one entity
     with pytest.raises(ValueError, match="no time has two entities whose scores and outcomes differ"):
-        ranking(data, np.zeros(10))
+        judge_ranking(data, np.zeros(10))
 
 
 def test_ranks_average_over_ties() -> None:
@@ -91,13 +91,13 @@ def test_ranks_average_over_ties() -> None:
 
 def test_order_of_rows_names_and_increasing_maps_change_nothing() -> None:
     data, score = made(1, skill=0.2)
-    found = ranking(data, score)
+    found = judge_ranking(data, score)
     shuffle = np.random.default_rng(0).permutation(score.size)
-    other, order = panel(data.times[data.at][shuffle], data.entity[shuffle], data.outcome[shuffle])
-    again = ranking(other, score[shuffle][order])
+    other, order = as_panel(data.times[data.at][shuffle], data.entity[shuffle], data.outcome[shuffle])
+    again = judge_ranking(other, score[shuffle][order])
     assert again.rank_ic.tolist() == found.rank_ic.tolist()
-    assert ranking(data, np.exp(score)).rank_ic.tolist() == found.rank_ic.tolist()
-    assert ranking(data, -score).rank_ic == pytest.approx(-found.rank_ic, abs=1e-15)
+    assert judge_ranking(data, np.exp(score)).rank_ic.tolist() == found.rank_ic.tolist()
+    assert judge_ranking(data, -score).rank_ic == pytest.approx(-found.rank_ic, abs=1e-15)
 
 
 def test_age_shifts_the_score_of_each_entity() -> None:
@@ -106,12 +106,12 @@ def test_age_shifts_the_score_of_each_entity() -> None:
     score = np.r_[outcome[3:], rng.normal(size=(3, 8))]  # knows what comes three steps later
     at, entity = (grid.ravel() for grid in np.indices(outcome.shape))
     keep = rng.random(at.size) > 0.1  # holes: an entity that is absent has no old score
-    data, order = panel(at[keep], entity[keep], outcome.ravel()[keep])
+    data, order = as_panel(at[keep], entity[keep], outcome.ravel()[keep])
     found = by_age(data, score.ravel()[keep][order], (0, 2, 3, 4, 40))
     assert found[3].value == pytest.approx(1, abs=1e-12)
     assert all(abs(found[age].value) < 0.4 for age in (0, 2, 4))
     assert 40 not in found
-    assert found[0].value == ranking(data, score.ravel()[keep][order]).test.value
+    assert found[0].value == judge_ranking(data, score.ravel()[keep][order]).test.value
 
 
 def test_groups_share_out_the_times() -> None:
@@ -138,7 +138,7 @@ def test_turbulence_is_told_from_what_was_known() -> None:
 def test_contributions_of_entities_add_up() -> None:
     data, score = made(4, skill=0.2)
     data.outcome[::7] = np.nan
-    assert contributions(data, score).sum() == pytest.approx(ranking(data, score).test.value, abs=1e-12)
+    assert contributions(data, score).sum() == pytest.approx(judge_ranking(data, score).test.value, abs=1e-12)
     one, ones_score = made(5, entities=12)
     ones_score[one.entity == 3] = one.outcome[one.entity == 3] * 1e6  # one entity is known perfectly
     assert contributions(one, ones_score).argmax() == 3
@@ -172,10 +172,10 @@ def test_one_lucky_entity_widens_the_interval_over_entities() -> None:
 )
 def test_bad_panels_are_one_sentence(arguments, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        panel(**arguments)
+        as_panel(**arguments)
 
 
 def test_horizons_from_end_times() -> None:
-    data, _ = panel([0, 10, 20, 30], list("aaaa"), [1, 2, 3, 4], end=[10, 25, 30, 31])
+    data, _ = as_panel([0, 10, 20, 30], list("aaaa"), [1, 2, 3, 4], end=[10, 25, 30, 31])
     assert data.known.tolist() == [1, 3, 3, 4]
     assert data.horizon == 2

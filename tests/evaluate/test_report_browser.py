@@ -6,9 +6,15 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 from quantattn.evaluate import write_certificate, write_report
+from quantattn.evaluate.assessment import Terms
+from quantattn.evaluate.score_page import Told, report_on
+from quantattn.evaluate.scores import Columns, read_scores
+from tests.evaluate.score_tables import made
 
 CONTRAST = """
 (() => {
@@ -43,6 +49,20 @@ def page(tmp_path_factory: pytest.TempPathFactory, report_data: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scores that know a little, with volumes, so that every figure and table is there."""
+    data, score = made(0, times=120, entities=30, skill=0.2)
+    times = data.times[data.at] + data.at % 2 * 3_600 * 10**9  # two hours of the day
+    rows = pl.DataFrame({"entity": np.asarray(data.names)[data.entity], "time": times, "score": score})
+    rows = rows.with_columns(outcome=data.outcome, volume=pl.lit(1e6), horizon=pl.lit(1))
+    rows = pl.concat([rows, rows.with_columns(horizon=pl.lit(2), outcome=pl.col("outcome") / 2)])
+    tables = read_scores(rows, "return", Columns(horizon="horizon", volume="volume"))
+    told = Told("Made scores", "Which of 30 made securities earn more than the others.", {"scores": "ab" * 32})
+    page = report_on(tables, "return", told, Terms(trials=7))
+    return write_report(tmp_path_factory.mktemp("scored") / "scores.html", page)
+
+
+@pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory, certificate: Any) -> Path:
     return write_certificate(tmp_path_factory.mktemp("certificate") / "certificate.html", certificate)
 
@@ -54,7 +74,7 @@ def certified_fully(tmp_path_factory: pytest.TempPathFactory, full_certificate: 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 820, 1440])
-@pytest.mark.parametrize(("name", "n_figures"), [("page", 5), ("certified", 1), ("certified_fully", 1)])
+@pytest.mark.parametrize(("name", "n_figures"), [("page", 5), ("scored", 6), ("certified", 1), ("certified_fully", 1)])
 def test_shows_everything_without_a_complaint(
     browser: Any, request: pytest.FixtureRequest, name: str, n_figures: int, width: int, dark: bool
 ) -> None:
@@ -86,6 +106,47 @@ def test_first_screen_answers_the_three_questions(browser: Any, page: Path) -> N
     assert len(bottoms) == 3
     assert max(bottoms) < 800
     assert browser.run("document.querySelector('.evidence svg').getBoundingClientRect().top") < 800
+
+
+def test_first_screen_of_scores_says_what_it_would_have_cost(browser: Any, scored: Path) -> None:
+    browser.open(scored, width=1280, height=800)
+    shown = browser.run("[...document.querySelectorAll('.answers section')].map(s => s.textContent.trim())")
+    asked = ["What was predicted", "How much better, than what", "How sure", "What it would have cost"]
+    assert [text[: len(question)] for text, question in zip(shown, asked, strict=True)] == asked
+    bottoms = browser.run(
+        "[...document.querySelectorAll('.answers section')].map(s => s.getBoundingClientRect().bottom)"
+    )
+    assert max(bottoms) < 800
+    assert browser.run("document.querySelector('.evidence svg').getBoundingClientRect().top") < 800
+    assert scored.stat().st_size < 3_000_000
+    loaded = browser.run("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    assert loaded < 1000  # milliseconds
+
+
+def test_every_table_of_scores_sorts_by_numbers(browser: Any, scored: Path) -> None:
+    browser.open(scored)
+    sheets = browser.run(
+        """[...document.querySelectorAll('table.sheet')].map(table => {
+          const button = table.querySelectorAll('thead button')[1];
+          const keys = () => [...table.tBodies[0].rows].map(row => row.cells[1].dataset.sort);
+          return [0, 1].map(() => { button.click(); return keys(); });
+        })"""
+    )
+    assert len(sheets) == 10
+    for up, down in sheets:
+        filled = [float(value) for value in up if value]
+        assert filled == sorted(filled)
+        assert [float(value) for value in down if value] == filled[::-1]
+    named = browser.run("[...document.querySelectorAll('[role=region]')].map(r => r.getAttribute('aria-label'))")
+    assert len(named) == len(set(named)) == 11
+
+
+def test_scores_print_on_a_sheet_of_paper(browser: Any, scored: Path) -> None:
+    browser.open(scored, width=718, media="print")
+    right = browser.run(
+        "Math.max(...[...document.querySelectorAll('main *')].map(n => n.getBoundingClientRect().right))"
+    )
+    assert right <= 718
 
 
 def test_first_screen_of_a_certificate_says_what_differs_and_by_how_much(browser: Any, certified_fully: Path) -> None:
