@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from quantattn.attention.choose import BACKENDS
 from quantattn.learn.fit import TrainerSettings
+from quantattn.learn.tuning import Tuning
 from quantattn.nn import SIZES, EncoderConfig
 
 
@@ -141,6 +142,7 @@ class TrainSettings:
     objective: Mapping[str, Any]
     optimizer: Mapping[str, Any]
     trainer: TrainerSettings
+    tuning: Tuning
     callbacks: Mapping[str, Any]
     logger: Mapping[str, Any]
     paths: PathSettings

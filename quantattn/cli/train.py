@@ -56,6 +56,7 @@ def build(asked: TrainSettings) -> dict[str, Any]:
             f"ckpt_path={asked.ckpt_path}: there is no such checkpoint; auto, a .ckpt file or a run folder is"
         )
     check_metric(asked)
+    check_start(asked)
     objective = instantiate(asked.objective, "objective", allow)
     check_goal(asked, objective)
     splits = instantiate(asked.splits, "splits", allow)
@@ -81,6 +82,14 @@ def check_fold(asked: TrainSettings, splits: Any) -> None:
         require_fold(asked.data.prepare.get("fold", -1), splits.n_folds)
     except ValueError as error:
         raise UsageError(f"data.prepare.fold: {error}") from error
+
+
+def check_start(asked: TrainSettings) -> None:
+    """Refuse to begin with a model that is not there."""
+    try:
+        asked.tuning.folder()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def check_metric(asked: TrainSettings) -> None:
@@ -148,8 +157,8 @@ def claim_folder(folder: Path, asked: TrainSettings, given: Mapping[str, Any]) -
     now = redact(dict(given))
     if resume is not None and resume.parent.parent == folder and written.is_file():
         before = plain(OmegaConf.load(written))
-        for part in ("data", "labels", "splits", "model", "objective", "optimizer", "seed"):
-            if before.get(part) != now[part]:
+        for part in ("data", "labels", "splits", "model", "objective", "optimizer", "tuning", "seed"):
+            if before.get(part, now[part]) != now[part]:  # a group may be newer than the run
                 raise UsageError(
                     f"{folder} was begun with another {changed_key(part, before.get(part), now[part])}; go on with the "
                     "same settings or name another folder with paths.output_dir"
@@ -198,6 +207,7 @@ def _train(
         described=described,
         card={"data": shown["data"], "labels": shown["labels"], "classes": list(prepared.classes)},
         exactness=exactness,
+        tuning=asked.tuning,
     )
     with show.progress(console) as watch:
         outcome = run_training(
@@ -221,6 +231,8 @@ def _train(
         if fitted.best_step < 0:
             best = "never validated, so the last weights are kept: trainer.validate_every is more than its steps"
         console.print(f"trained {fitted.step} steps in {fitted.seconds:.0f} s; {best}")
+    for line in outcome.started:
+        console.print(f"weights of {asked.tuning.start}: {line}")
     if outcome.table is not None:
         show.closing(console, outcome.table)
         console.print(f"report {folder / 'report.html'}")

@@ -193,7 +193,8 @@ class Checkpoints(Checkpoint):
         better = self.best is None or (value < self.best if self.mode == "min" else value > self.best)
         if better:
             self.best, self.best_step = value, trainer.global_step
-            weights = trainer.strategy.lightning_module_state_dict()
+            averaged: Any = getattr(pl_module, "averaged_weights", None)
+            weights = averaged() if averaged else trainer.strategy.lightning_module_state_dict()
             if trainer.is_global_zero:
                 state = {"step": self.best_step, "metric": self.monitor, "value": value, "state_dict": weights}
                 self.writer.save(state, self.folder / BEST)

@@ -26,6 +26,7 @@ from quantattn.learn.checkpoint import (
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.history import History
 from quantattn.learn.module import Training
+from quantattn.learn.optimisers import SHAPES
 from quantattn.learn.parallel import SHARING, STRATEGIES, SameSteps, World, naming_the_lost
 from quantattn.learn.quiet import lightning_quiet
 from quantattn.learn.signals import StopFlag
@@ -63,6 +64,7 @@ class TrainerSettings:
         gradient_clip: largest norm of the gradient; 0 does not clip.
         warmup: share of the steps over which the learning rate rises.
         lr_floor: share of the peak learning rate at the end.
+        schedule: how the learning rate comes down, a key of `quantattn.learn.optimisers.SHAPES`.
         log_every: optimizer steps between rows of the history.
         threads: CPU threads; None leaves torch its choice.
         workers: processes that make training batches ahead; they change no bit.
@@ -82,6 +84,7 @@ class TrainerSettings:
     gradient_clip: float = 1.0
     warmup: float = 0.05
     lr_floor: float = 0.05
+    schedule: str = "cosine"
     log_every: int = 10
     threads: int | None = None
     workers: int = 0
@@ -116,6 +119,8 @@ class TrainerSettings:
             # The system's limit on threads and processes is met by a crash of the whole process.
             if (getattr(self, name) or 0) > MOST_THREADS:
                 raise ValueError(f"trainer.{name} must be at most {MOST_THREADS}, got {getattr(self, name)}")
+        if self.schedule not in SHAPES:
+            raise ValueError(f"trainer.schedule must be one of {', '.join(SHAPES)}, got {self.schedule!r}")
         if self.precision not in PRECISIONS:
             raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.precision == "16-mixed" and self.accelerator == "cpu":

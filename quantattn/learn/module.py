@@ -1,10 +1,10 @@
-"""One optimizer step: an objective, AdamW, a schedule; and the reasons to stop."""
+"""One optimizer step: an objective, an optimizer, a schedule; and the reasons to stop."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,63 +14,17 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from quantattn.batch import PackedBatch
+from quantattn.learn.optimisers import Schedule, gradient_norm, parameter_groups
 from quantattn.learn.parallel import of_all_ranks, rows_of_all_ranks
 from quantattn.learn.strategies import cut
+from quantattn.learn.tuning import depth_of
 from quantattn.nn import Model, Objective
 
 OptimizerFactory = Callable[[Iterable[dict[str, Any]]], Optimizer]
 
 
 class LossError(RuntimeError):
-    """The loss is not a number; nothing was changed since the last optimizer step."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Learning rate as a share of its peak: linear warm-up, then half a cosine down to `floor`.
-
-    Args:
-        total_steps: optimizer steps of the run.
-        warmup: share of them in [0, 1] that rise.
-        floor: share of the peak at the end, in [0, 1].
-    """
-
-    total_steps: int
-    warmup: float = 0.05
-    floor: float = 0.05
-
-    def __post_init__(self) -> None:
-        if self.total_steps < 1:
-            raise ValueError(f"a run needs at least one step, got {self.total_steps}")
-        for name in ("warmup", "floor"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-
-    def __call__(self, step: int) -> float:
-        """The share at optimizer step `step`, counted from 0."""
-        rising = round(self.warmup * self.total_steps)
-        if step < rising:
-            return (step + 1) / rising
-        progress = min((step - rising) / max(self.total_steps - rising, 1), 1.0)
-        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * progress)) / 2
-
-
-def decay_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Parameters in two groups: weight matrices, which take the optimizer's decay, and embeddings, norms and vectors.
-
-    The second group has weight decay 0.
-    """
-    embedded = {id(p) for m in module.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
-    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-
-    def decays(name: str, parameter: Tensor) -> bool:
-        return parameter.ndim >= 2 and id(parameter) not in embedded and "embedding" not in name.split(".")
-
-    groups: list[dict[str, Any]] = [
-        {"params": [p for name, p in named if decays(name, p)]},
-        {"params": [p for name, p in named if not decays(name, p)], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    """The loss or its gradient is not a number; nothing was changed since the last optimizer step."""
 
 
 def step_seed(seed: int, stream: int, index: int) -> int:
@@ -89,6 +43,8 @@ class Training(LightningModule):
         optimizer: makes the optimizer from parameter groups; its weight decay goes to the matrices.
         schedule: learning rate over the run.
         seed: of dropout and masking; each batch draws from its own stream.
+        layer_decay: learning rate of a layer as a share of that of the layer above it.
+        frozen: parts of the model that stay as they are, and in evaluation mode.
         rank: number of this process among those that share the batches of a step.
         ranks: how many they are. Batch i of rank r is batch i · ranks + r of the run, which decides what it draws.
     """
@@ -101,6 +57,8 @@ class Training(LightningModule):
         optimizer: OptimizerFactory,
         schedule: Schedule,
         seed: int = 0,
+        layer_decay: float = 1.0,
+        frozen: Sequence[nn.Module] = (),
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
@@ -110,6 +68,8 @@ class Training(LightningModule):
         self.make_optimizer = optimizer
         self.schedule = schedule
         self.seed = seed
+        self.layer_decay, self.frozen = layer_decay, tuple(frozen)
+        self.averaged_weights: Callable[[], dict[str, Tensor]] | None = None  # of a callback that validates a mean
         self.rank, self.ranks = rank, ranks
         self._losses: list[float] = []
         self._validated: list[dict[str, Tensor]] = []
@@ -121,9 +81,19 @@ class Training(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and the schedule stepped once an optimizer step."""
-        optimizer = self.make_optimizer(decay_groups(self))
+        depth = partial(depth_of, n_layers=self.model.encoder.config.n_layers)
+        optimizer = self.make_optimizer(parameter_groups(self, depth, self.layer_decay))
+        for group in optimizer.param_groups:
+            group["lr"] *= group["lr_scale"]
         scheduler = {"scheduler": LambdaLR(optimizer, self.schedule), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def train(self, mode: bool = True) -> Training:
+        """Training mode, but for the parts that are frozen."""
+        super().train(mode)
+        for part in self.frozen:
+            part.eval()
+        return self
 
     def on_train_batch_start(self, batch: PackedBatch, batch_idx: int) -> None:
         """Give the batch its own random stream."""
@@ -164,8 +134,19 @@ class Training(LightningModule):
         return batch_idx * self.ranks + self.rank
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log the learning rate of the step."""
-        self.log("train/lr", optimizer.param_groups[0]["lr"], batch_size=1)
+        """Log the learning rate of the step and the norm of the gradient, before it is clipped.
+
+        Raises:
+            LossError: the norm is NaN or infinite, on every rank alike. The weights are those of the last good step.
+        """
+        norm = float(gradient_norm(self.parameters()))
+        if not math.isfinite(norm) and self.trainer.precision != "16-mixed":  # whose scaler passes such a step over
+            raise LossError(
+                f"the gradient became {norm} at step {self.global_step}, with losses {self._losses}; the last "
+                "checkpoint holds the weights before it; lower optimizer.lr, or see which rows are far from all others"
+            )
+        self.log("train/grad_norm", norm, batch_size=1)
+        self.log("train/lr", max(group["lr"] for group in optimizer.param_groups), batch_size=1)
 
     def on_validation_epoch_start(self) -> None:
         """Begin anew."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
+from torch import nn
 
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import Table, write_report
@@ -23,11 +24,15 @@ from quantattn.learn.files import write_json
 from quantattn.learn.fit import Fitted, Progress, TrainerSettings, fit
 from quantattn.learn.folder import LOADER, commit, environment
 from quantattn.learn.history import curves
-from quantattn.learn.module import OptimizerFactory, Schedule, Training
+from quantattn.learn.module import OptimizerFactory, Training
+from quantattn.learn.optimisers import Schedule
 from quantattn.learn.predict import predict
 from quantattn.learn.pretraining import close_pretraining
 from quantattn.learn.rows import training_rows
-from quantattn.nn import Encoder, EncoderConfig, Model, Objective, save_pretrained
+from quantattn.learn.tuning import Tuning, like, restrain, started, summary
+from quantattn.nn import Encoder, EncoderConfig, Model, Objective, load_model, save_pretrained
+from quantattn.nn.adapters import merge_adapters
+from quantattn.nn.transfer import Transfer
 
 
 class ExactnessError(RuntimeError):
@@ -49,6 +54,7 @@ class RunSettings:
         described: name → value, for the report.
         card: plain values to keep in the model's folder, so that scoring can prepare data the same way.
         exactness: what was found of the attention that the run uses; None when nobody looked.
+        tuning: what it takes up of another model, and what of it is trained.
     """
 
     title: str
@@ -61,15 +67,24 @@ class RunSettings:
     described: Mapping[str, str]
     card: Mapping[str, Any]
     exactness: Exactness | None = None
+    tuning: Tuning = Tuning()  # noqa: RUF009  # frozen
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a run: how training ended, the closing table if there is one, and figures by name."""
+    """What came out of a run.
+
+    Attributes:
+        fitted: how training ended, if there was any.
+        table: the closing table, if there is one.
+        figures: by name.
+        started: sentences on the weights that it began with.
+    """
 
     fitted: Fitted | None
     table: Table | None
     figures: Mapping[str, float]
+    started: tuple[str, ...] = ()
 
 
 def run(
@@ -101,12 +116,19 @@ def run(
     objective = objective.fitted(training_rows(prepared))
     random.seed(settings.seed)  # a checkpoint keeps the state of this generator too
     torch.manual_seed(settings.seed)
-    model = Model(Encoder(encoder), objective.heads(encoder, prepared.classes))
+    model, taken, frozen = begin(encoder, objective, prepared, settings.tuning)
     write_json(folder / "environment.json", environment())
     write_json(folder / "data.json", described_data(prepared))
+    write_json(folder / "tuning.json", summary(taken, model))
     total = total_steps(prepared, settings)
     module = Training(
-        model, objective, optimizer=optimizer, schedule=schedule_of(settings.trainer, total), seed=settings.seed
+        model,
+        objective,
+        optimizer=optimizer,
+        schedule=schedule_of(settings.trainer, total),
+        seed=settings.seed,
+        layer_decay=settings.tuning.layer_decay,
+        frozen=frozen,
     )
     fitted = None
     if settings.train:
@@ -115,14 +137,29 @@ def run(
             return Outcome(fitted, None, {})
     else:
         load_weights(module, resume)
+    merge_adapters(model)
+    begun = () if taken is None else taken.sentences()
     keep(model, folder, prepared, settings, fitted)
     figures = {} if fitted is None else {"valid/loss": fitted.best_value, "seconds": fitted.seconds}
     table = None
     if settings.test:
-        table, found = evaluate(folder, prepared, module, settings)
+        table, found = evaluate(folder, prepared, module, settings, begun)
         figures |= found
     write_json(folder / "metrics.json", {"figures": figures, "table": None if table is None else table.to_dict()})
-    return Outcome(fitted, table, figures)
+    return Outcome(fitted, table, figures, begun)
+
+
+def begin(
+    encoder: EncoderConfig, objective: Objective, prepared: Prepared, tuning: Tuning
+) -> tuple[Model, Transfer | None, tuple[nn.Module, ...]]:
+    """The model that a run begins with, what it took of another one, and its parts that stay as they are."""
+    folder = tuning.folder()
+    source = None if folder is None else load_model(folder)
+    if source is not None:
+        encoder = like(encoder, source.encoder.config)
+    model = Model(Encoder(encoder), objective.heads(encoder, prepared.classes))
+    taken = None if source is None else started(model, source, prepared)
+    return model, taken, restrain(model, tuning)
 
 
 def _fit(
@@ -161,9 +198,9 @@ def _fit(
 
 
 def evaluate(
-    folder: Path, prepared: Prepared, module: Training, settings: RunSettings
+    folder: Path, prepared: Prepared, module: Training, settings: RunSettings, begun: tuple[str, ...] = ()
 ) -> tuple[Table, dict[str, float]]:
-    """The closing table and figures on the test rows, with the report written."""
+    """The closing table and figures on the test rows, with the report written; `begun` are words on first weights."""
     device = "cuda" if settings.trainer.accelerator == "gpu" else "cpu"
     half = torch.bfloat16 if settings.trainer.precision.startswith("bf16") else None
     story = Story(
@@ -172,6 +209,7 @@ def evaluate(
         settings.described,
         {"commit": commit()},
         settings.exactness,
+        tuple(f"Weights of {settings.tuning.start}: {line}." for line in begun),
         created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     learning = curves(folder / "metrics.csv")
@@ -188,7 +226,7 @@ def evaluate(
 
 def schedule_of(trainer: TrainerSettings, total: int) -> Schedule:
     """The learning-rate schedule that the settings describe."""
-    return Schedule(total, trainer.warmup, trainer.lr_floor)
+    return Schedule(total, trainer.warmup, trainer.lr_floor, trainer.schedule)
 
 
 def total_steps(prepared: Prepared, settings: RunSettings) -> int:

@@ -20,7 +20,7 @@ from quantattn.cli.train import build
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
 GROUPS = ("data", "labels", "splits", "model", "objective", "optimizer", "trainer", "callbacks", "logger")
-GROUPS += ("experiment", "paths", "hydra")
+GROUPS += ("experiment", "paths", "hydra", "tuning")
 OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 NEEDS = {
@@ -78,6 +78,9 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
         found.append(f"data.path={tmp_path}")
     if experiment in ("filings", "kogan_volatility"):
         found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]
+    if experiment in ("fine_tune", "probe"):
+        (tmp_path / "manifest.json").touch()
+        found.append(f"tuning.start={tmp_path}")
     if experiment in ("berka", "sberbank"):
         found += [f"data.path={tmp_path}", f"labels.path={tmp_path}"]
     if (group, option) == ("labels", "outcome"):
@@ -191,6 +194,14 @@ WRONG = [
     (["+callbacks.x._target_=quantattn.learn.fit.TrainerSettings"], "callbacks.x._target_ must name a Callback of"),
     (["+logger.x._target_=quantattn.nn.Outcome"], "logger.x._target_ must name a Logger of Lightning, got Outcome"),
     (["optimizer.betas=[0.9]"], "optimizer: "),
+    (["optimizer=muon", "optimizer.lr=-1"], "optimizer: Invalid learning rate: -1"),
+    (["trainer.schedule=sine"], "trainer.schedule must be one of cosine, linear, constant, cooldown, got 'sine'"),
+    (["callbacks=ema", "callbacks.weight_average.decay=2"], "callbacks.weight_average: decay must lie in [0, 1)"),
+    (["experiment=probe"], "tuning.start is missing: give tuning.start=…"),
+    (["tuning.start=/there/is/nothing"], "tuning.start=/there/is/nothing is no model; name the folder of a run"),
+    (["tuning.frezee=[encoder]"], "unknown setting 'tuning.frezee'; did you mean 'tuning.freeze'?"),
+    (["tuning.layer_decay=0"], "tuning.layer_decay must lie in (0, 1], got 0"),
+    (["tuning=prob"], "tuning=prob: there is no such tuning; did you mean 'probe'?"),
     (
         ["optimized_metric=test/los"],
         "optimized_metric=test/los: a run has no such figure; did you mean 'test/log_",

@@ -17,17 +17,20 @@ from quantattn.learn.checkpoint import BEST, LAST, read_checkpoint
 from quantattn.learn.datamodule import PlannedLoader, epoch_batches
 from quantattn.learn.fit import PRECISIONS, TrainerSettings
 from quantattn.learn.history import read_rows
-from quantattn.learn.module import LossError, Schedule, decay_groups, step_seed
+from quantattn.learn.module import LossError, step_seed
+from quantattn.learn.optimisers import Schedule, parameter_groups
 from quantattn.learn.predict import predict
 from quantattn.nn import Loss, Model, Outcome
 
 
 def test_only_matrices_outside_embeddings_decay() -> None:
     net = model()
-    decaying, kept = decay_groups(net)
+    hidden, other, kept = parameter_groups(net)
+    decaying = {"params": hidden["params"] + other["params"]}
     names = {id(p): name for name, p in net.named_parameters()}
     assert kept["weight_decay"] == 0.0
-    assert "weight_decay" not in decaying
+    assert not {"weight_decay"} & {*hidden, *other}
+    assert [group["hidden"] for group in (hidden, other, kept)] == [True, False, False]
     assert all("embedding" not in names[id(p)] and p.ndim == 2 for p in decaying["params"])
     assert any("norm" in names[id(p)] for p in kept["params"])
     assert any("embedding" in names[id(p)] for p in kept["params"])
