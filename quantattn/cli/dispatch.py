@@ -21,6 +21,7 @@ COMMANDS = {
     "train": Command("quantattn.cli.train", "pretrain or fine-tune an encoder; a run folder and a report come out"),
     "score": Command("quantattn.cli.score", "apply a trained model to tables; one row a decision comes out"),
     "evaluate": Command("quantattn.cli.evaluate", "judge any table of scores beside baselines; a page comes out"),
+    "report": Command("quantattn.cli.report", "set the closing tables of several runs beside each other"),
     "bench": Command("quantattn.cli.bench", "time attention beside its peers, behind the error budget"),
     "validate": Command("quantattn.cli.validate", "print how far every backend is from float64 truth"),
     "prepare": Command("quantattn.cli.prepare", "write a source as sorted Parquet shards with a manifest"),
@@ -30,7 +31,6 @@ COMMANDS = {
 """What there is."""
 LATER = {
     "sweep": Command("quantattn.cli.sweep", "search over settings of an experiment"),
-    "report": Command("quantattn.cli.report", "draw the reports of several runs together"),
 }
 """What is not part of this version: refused with a sentence, and not listed."""
 

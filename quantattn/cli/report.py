@@ -1,10 +1,105 @@
-"""`quantattn report`: not part of this version."""
+"""`quantattn report RUN RUN …`: the closing tables of several runs on one page."""
 
 from __future__ import annotations
 
-from quantattn.cli.errors import UsageError
+import argparse
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from quantattn.cli.errors import DONE, UsageError
+from quantattn.cli.evaluate import tell
+from quantattn.cli.terminal import console
+from quantattn.evaluate.comparison import Run, compare_runs, table_of
+from quantattn.evaluate.report import Check, write_report
+from quantattn.learn.closing import VERDICTS
+
+OWN = ("paths.", "hydra.", "task_name")
+"""Settings that say where a run is kept, and not what it did."""
 
 
 def run(arguments: list[str]) -> int:
-    """Say that comparing runs is not part of this version."""
-    raise UsageError("comparing runs is not part of this version; every run folder holds its own report.html")
+    """Write the page of the runs and print their closing table."""
+    parser = argparse.ArgumentParser(
+        "quantattn report", description="Set the closing tables of runs beside each other."
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run folder; two or more")
+    parser.add_argument("--out", type=Path, default=Path("runs.html"), help="the page (%(default)s)")
+    asked = parser.parse_args(arguments)
+    if len(asked.runs) == 1:
+        raise UsageError(f"name two runs or more; what one run found stands in {asked.runs[0] / 'report.html'}")
+    if not asked.out.parent.is_dir():
+        raise UsageError(f"{asked.out}: there is no folder {asked.out.parent} to write to")
+    if len({folder.resolve() for folder in asked.runs}) < len(asked.runs):
+        raise UsageError("a run is named twice")
+    names = short_names(asked.runs)
+    runs = [read_run(folder, name) for folder, name in zip(asked.runs, names, strict=True)]
+    data = compare_runs(runs, dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"))
+    out = console()
+    tell(out, data)
+    write_report(asked.out, data)
+    out.print(f"report {asked.out}")
+    return DONE
+
+
+def short_names(folders: list[Path]) -> list[str]:
+    """The last parts of each path, as many as it takes to tell them apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    for most in range(1, max(map(len, parts))):
+        names = ["/".join(own[-most:]) for own in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """A run from `metrics.json`, `data.json` and `config.yaml` of its folder.
+
+    Raises:
+        UsageError: there is no run, or it has no closing table (it has not ended, or test=false).
+        ValueError: a file that does not hold what a run writes.
+    """
+    if not (folder / "metrics.json").is_file():
+        raise UsageError(f"{folder} is no run that has ended: there is no metrics.json in it")
+    metrics, data = _document(folder / "metrics.json"), _document(folder / "data.json")
+    if not isinstance(metrics.get("table"), dict):
+        raise UsageError(f"{folder} has no closing table; it was run with test=false")
+    try:
+        table = table_of(metrics["table"])
+    except ValueError as error:
+        raise ValueError(f"{folder / 'metrics.json'} holds {error}") from error
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    except (OmegaConfBaseException, OSError) as error:
+        raise ValueError(f"{folder / 'config.yaml'} cannot be read: {error}") from error
+    checks = data.get("audit", {}).get("checks", [])
+    return Run(
+        name=name,
+        table=table,
+        settings={k: v for k, v in _flat(config) if not k.startswith(OWN)},
+        hashes={str(what): str(value) for what, value in data.get("hashes", {}).items()},
+        checks=tuple(Check(c["name"], VERDICTS[c["verdict"]], c.get("sentence", "")) for c in checks),
+    )
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds {type(found).__name__}, expected an object")
+    return found
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, str(value)
