@@ -32,7 +32,7 @@ def here() -> Callable[..., object]:
     class Pipe:
         send = staticmethod(answers.append)
 
-    def call(name: str, target: Callable[..., None], *arguments: object) -> object:
+    def call(name: str, target: Callable[..., None], *arguments: object, threads: int = 1) -> object:
         target(*arguments, Pipe)
         return answers.pop()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from collections.abc import Callable
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from quantattn.cli import main
 from quantattn.cli.benchmarks import read, read_inputs, read_peers
+from quantattn.cli.benchmarks.processes import apart
 from quantattn.data.sample import write_lobster
 from quantattn.data.sources import scan_itch, scan_lobster
 from quantattn.data.synthetic import SyntheticMarket
@@ -62,7 +65,8 @@ def test_days_are_repeated_over_changes_of_clocks_and_can_all_be_read(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("read.rows", 0), ("read.turns", "x"), ("events.rounds", -1), ("loader.tokens", 0)]
+    ("name", "value"),
+    [("read.rows", 0), ("read.turns", "x"), ("read.threads", 0), ("events.threads", 1.5), ("loader.tokens", 0)],
 )
 def test_what_counts_must_be_a_number_of_at_least_one(
     name: str, value: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -70,6 +74,24 @@ def test_what_counts_must_be_a_number_of_at_least_one(
     monkeypatch.setattr(sys, "argv", ["quantattn", "bench=read", f"{name}={value}"])
     assert main("bench") == 2
     assert f"{name} must be a whole number of at least 1, got {value!r}" in capsys.readouterr().err
+
+
+def tell(answer: Any) -> None:
+    answer.send((pl.thread_pool_size(), os.environ["OMP_NUM_THREADS"]))
+
+
+def test_a_process_gets_the_threads_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
+    assert apart("it", tell, threads=3) == (3, "3")
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "POLARS_MAX_THREADS" not in os.environ
+
+
+def test_the_day_that_is_made_has_as_many_rows_as_asked(tmp_path: Path) -> None:
+    folder, rows = read_inputs.lobster_days(None, 1_000, tmp_path / "days", 600)
+    assert rows == 1_200
+    assert [scan_lobster(file).report.rows_read for file in sorted(folder.glob("*message*"))] == [600, 600]
 
 
 def test_readers_are_compared_and_absent_ones_passed_over(
@@ -81,7 +103,7 @@ def test_readers_are_compared_and_absent_ones_passed_over(
     """Each reader runs in this process, which is all that differs."""
     monkeypatch.setattr(read, "apart", here)
     monkeypatch.setattr(read, "_is_here", lambda name, site: name == "pandas")
-    own = ["read.rows=3000", "read.few=500", "read.stocks=2", "read.turns=1"]
+    own = ["read.rows=3000", "read.few=500", "read.stocks=2", "read.turns=1", "read.threads=3"]
     monkeypatch.setattr(sys, "argv", ["quantattn", "bench=read", f"results={tmp_path}", *own])
     assert main("bench") == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -96,7 +118,8 @@ def test_readers_are_compared_and_absent_ones_passed_over(
         ("itch", "quantattn"),
     ]
     assert rows[0]["sha256"] == rows[2]["sha256"] != rows[1]["sha256"]
-    assert float(rows[0]["times"]) == 1
+    assert float(rows[0]["times"]) == float(rows[0]["wall_times"]) == 1
+    assert {row["threads"] for row in rows} == {"3"}
     # The control: a reader that finds something else ends it.
     lobster = dict(read_peers.READERS["lobster"])
     real = lobster["pandas, cleaned"]

@@ -81,7 +81,10 @@ def test_a_table_and_a_file_come_out(
         rows = list(csv.DictReader(file))
     assert [row["impl"] for row in rows] == list(tokens.IMPLEMENTATIONS)
     assert len({row["sha256"] for row in rows}) == 1
-    assert float(rows[0]["times"]) == 1
+    assert float(rows[0]["times"]) == float(rows[0]["wall_times"]) == 1
+    for row in rows:
+        steps = sum(float(row[f"{step}_wall_ns"]) for step in tokens.STEPS)
+        assert float(row["wall_ns"]) == pytest.approx(steps, abs=0.2)
     monkeypatch.setattr(tokens.Ours, "features", lambda self: {"spread_ticks": np.zeros(1)})
     assert main("bench") == 1
     assert "do not return the same" in capsys.readouterr().err

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ONE_CORE = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Environment of a process that computes on one thread."""
+THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS")
+"""Variables by which a process is told on how many threads to compute."""
 
 
-def apart(name: str, target: Callable[..., None], *arguments: object) -> Any:
-    """What `target(*arguments, answer)` sends through the pipe `answer`, in a new process with one thread.
+def apart(name: str, target: Callable[..., None], *arguments: object, threads: int = 1) -> Any:
+    """What `target(*arguments, answer)` sends through the pipe `answer`, in a new process with so many threads.
 
     Raises:
         RuntimeError: the process ended without an answer.
@@ -22,8 +22,8 @@ def apart(name: str, target: Callable[..., None], *arguments: object) -> Any:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=target, args=(*arguments, there))
-    before = {key: os.environ.get(key) for key in ONE_CORE}
-    os.environ.update(ONE_CORE)
+    before = {key: os.environ.get(key) for key in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))
     try:
         child.start()
     finally:

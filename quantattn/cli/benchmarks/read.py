@@ -1,4 +1,4 @@
-"""Files to tables beside other readers: equal contents, processor time and peak memory, each in its own process."""
+"""Files to tables beside other readers: equal contents, time and peak memory, each in its own process."""
 
 from __future__ import annotations
 
@@ -27,23 +27,27 @@ class ReadRow:
     Attributes:
         work: kind of the files.
         impl: the reader.
+        threads: that polars and OpenMP were allowed; not all readers use more than one.
         rows: of the files that it read: messages or records.
-        ns: nanoseconds of processor time a row, on one thread, of its fastest process.
+        ns: nanoseconds of processor time a row, of its fastest process: by this time on one thread, else by the clock.
         wall_ns: by the clock on the wall, of that process.
         rows_per_s: of a core.
         peak_mib: peak resident memory above that of the imports, MiB. NaN where the system does not tell.
-        times: this reader's time a row over that of quantattn.
+        times: this reader's processor time a row over that of quantattn.
+        wall_times: the same by the clock.
         sha256: of what can be compared of all that it read; empty where it gives less than that.
     """
 
     work: str
     impl: str
+    threads: int
     rows: int
     ns: float
     wall_ns: float
     rows_per_s: int
     peak_mib: float
     times: float
+    wall_times: float
     sha256: str
 
 
@@ -89,7 +93,7 @@ def _files(work: str, asked: Mapping[str, Any], folder: Path) -> dict[bool, tupl
     """Whether a reader sees few rows → its file and how many rows it has."""
     rows, few = asked["rows"], asked["few"]
     if work == "lobster":
-        return {False: lobster_days(asked["lobster"], rows, folder / "days")}
+        return {False: lobster_days(asked["lobster"], rows, folder / "days", asked["day"])}
     if work == "itch":
         sizes = {False: rows, True: few}
         return {small: (itch_file(n, asked["stocks"], folder / f"{n}.itch"), n) for small, n in sizes.items()}
@@ -107,31 +111,34 @@ def _rows(work: str, files: Mapping[bool, tuple[Path, int]], asked: Mapping[str,
         else:
             found[impl] = []
     expected = {}
+    threads = asked["threads"]
     for small, (path, _) in files.items():
-        ours: Answer = apart("quantattn", run, work, "quantattn", str(path), asked["site"])
+        ours: Answer = apart("quantattn", run, work, "quantattn", str(path), asked["site"], threads=threads)
         expected[small] = ours[3]
     for _ in range(asked["turns"]):  # in turn, so that what else the machine does meets all
         for impl, answers in found.items():
             path = files[READERS[work][impl].few][0]
-            answers.append(apart(impl, run, work, impl, str(path), asked["site"]))
-    base = 0.0
+            answers.append(apart(impl, run, work, impl, str(path), asked["site"], threads=threads))
+    base: tuple[float, float] | None = None
     for impl, answers in found.items():
         rows = files[READERS[work][impl].few][1]
         hashes = answers[0][3]
         wrong = [name for name, each in hashes.items() if expected[READERS[work][impl].few].get(name) != each]
         if wrong:
             raise ValueError(f"{work}: {impl} and quantattn differ in {', '.join(wrong)}")
-        busy, wall = min(answers)[:2]
-        base = base or busy / rows
+        busy, wall, *_ = min(answers, key=lambda answer: answer[0] if threads == 1 else answer[1])
+        base = base or (busy / rows, wall / rows)
         yield ReadRow(
             work=work,
             impl=impl,
+            threads=threads,
             rows=rows,
             ns=round(1e9 * busy / rows, 1),
             wall_ns=round(1e9 * wall / rows, 1),
             rows_per_s=round(rows / busy),
             peak_mib=round(max(answer[2] for answer in answers), 1),
-            times=round(busy / rows / base, 2),
+            times=round(busy / rows / base[0], 2),
+            wall_times=round(wall / rows / base[1], 2),
             sha256=hashlib.sha256("".join(hashes.values()).encode()).hexdigest() if hashes else "",
         )
 

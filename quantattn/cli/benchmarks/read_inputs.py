@@ -23,18 +23,19 @@ _OPEN, _OPENED = 34_200 * 10**9, 23_400 * 10**9  # ns after midnight, ns until t
 Arrays = Any
 
 
-def lobster_days(source: str | None, rows: int, folder: Path) -> tuple[Path, int]:
+def lobster_days(source: str | None, rows: int, folder: Path, day: int = 65_536) -> tuple[Path, int]:
     """LOBSTER days with one level of the book, unpacked and repeated with later dates until they are so many rows.
 
     Later by whole weeks: clocks change on Sundays, for which LOBSTER has no day, and a file of such a day is refused.
-    Without a folder they are of a synthetic market. Returns the new folder, and how many rows it has.
+    Without a folder it is one of a synthetic market, of `day` rows. Returns the new folder, and how many rows it has.
 
     Raises:
         ValueError: no day has one level.
     """
     if source is None:
         made = folder.with_name("drawn")
-        write_lobster(SyntheticMarket(entities=("MADE",), events_per_entity=65_536).source().frame.collect(), made)
+        market = SyntheticMarket(entities=("MADE",), events_per_entity=day, events_per_session=day)
+        write_lobster(market.source().frame.collect(), made)
         source = str(made)
     found = find_pairs(Path(source), None, None)[0]
     pairs = [pair for pair in found if next(read_lines(pair.book), "").count(",") == 3]

@@ -1,4 +1,4 @@
-"""Features, labels and tokens of book events, beside the same in pandas: equal results, on one core.
+"""Features, labels and tokens of book events, beside the same in pandas: equal results, on one core or on many.
 
 Each runs in a process of its own, from a table in memory to arrays in memory; reading files is no part of it.
 """
@@ -28,6 +28,8 @@ from quantattn.data.tokens import Tokenizer
 
 Say = Callable[[str], None]
 Columns = dict[str, Any]
+Round = list[tuple[float, float]]
+"""Seconds of the processor and of the clock, of each step."""
 DAY = 86_400 * 10**9
 STEPS = ("features", "labels", "tokens")
 MOST = 2_000_000
@@ -44,27 +46,35 @@ class TokensRow:
         impl: quantattn; pandas, with `rolling` and `cut`; or pandas_tuned, with running sums and `searchsorted`.
         events: in the table.
         entities: among them.
-        ns: processor time an event, all three steps, of the fastest round.
+        threads: that polars and OpenMP were allowed; pandas uses one.
+        ns: processor time an event, all three steps, of the round that is fastest by this time, or with more than one
+            thread by the clock.
         features_ns, labels_ns, tokens_ns: of each step in that round; fitting is among them.
-        wall_ns: time an event by the clock on the wall in that round.
+        wall_ns, features_wall_ns, labels_wall_ns, tokens_wall_ns: the same by the clock on the wall.
         events_per_s: events a second of processor time.
         peak_mib: peak resident memory above that of the imports, the table and all results included, MiB. NaN where
             the system does not tell.
-        times: speed over that of pandas.
+        times: processor time of pandas over its own.
+        wall_times: the same by the clock.
         sha256: of all results; floats to five digits, since logarithms of different libraries differ in the last bit.
     """
 
     impl: str
     events: int
     entities: int
+    threads: int
     ns: float
     features_ns: float
     labels_ns: float
     tokens_ns: float
     wall_ns: float
+    features_wall_ns: float
+    labels_wall_ns: float
+    tokens_wall_ns: float
     events_per_s: int
     peak_mib: float
     times: float
+    wall_times: float
     sha256: str
 
 
@@ -152,21 +162,20 @@ def read(impl: str, folder: Path, ticks: Mapping[str, int], horizon: int, until:
 
 
 def run(impl: str, folder: str, ticks: Mapping[str, int], horizon: int, until: int, rounds: int, answer: Any) -> None:
-    """In a process of its own: times of each round, the hash, and MiB; sent through the pipe `answer`."""
+    """In a process of its own: times of each step of each round, the hash, and MiB; through the pipe `answer`."""
     before = peak_since_here()
     given = read(impl, Path(folder), ticks, horizon, until)
     peak_since_here()
-    taken: list[tuple[float, ...]] = []
+    taken: list[Round] = []
     made: Columns = {}
     for _ in range(rounds):
         made.clear()
-        began = perf_counter()
-        each = []
+        each: Round = []
         for step in STEPS:
-            start = process_time()
+            began = process_time(), perf_counter()
             made |= getattr(given, step)()
-            each.append(process_time() - start)
-        taken.append((*each, perf_counter() - began))
+            each.append((process_time() - began[0], perf_counter() - began[1]))
+        taken.append(each)
     peak = resident("VmHWM") - before
     answer.send((taken, digest(made), peak))
 
@@ -204,27 +213,38 @@ def benchmark(asked: Mapping[str, Any], say: Say) -> Iterator[TokensRow]:
         for _ in range(asked["turns"]):  # in turn, so that what else the machine does meets all
             for impl, answers in found.items():
                 given = (impl, scratch, ticks, asked["horizon"], until, asked["rounds"])
-                answers.append(apart(impl, run, *given))
+                answers.append(apart(impl, run, *given, threads=asked["threads"]))
     hashes = {impl: answers[0][1] for impl, answers in found.items()}
     if len({answer[1] for answers in found.values() for answer in answers}) != 1:
         raise ValueError(f"the implementations do not return the same: {hashes}")
-    slowest = 0.0
+    clock = int(asked["threads"] > 1)
+    slowest: tuple[float, float] | None = None
     for impl, answers in found.items():
-        *each, wall = min((times for answer in answers for times in answer[0]), key=lambda times: sum(times[:3]))
-        slowest = slowest or sum(each)
-        features, labels, tokens = (round(1e9 * seconds / size, 1) for seconds in each)
+        best = min(
+            (each for answer in answers for each in answer[0]), key=lambda each: sum(step[clock] for step in each)
+        )
+        busy, wall = (sum(step[which] for step in best) for which in (0, 1))
+        slowest = slowest or (busy, wall)
+        (features, features_wall), (labels, labels_wall), (tokens, tokens_wall) = (
+            [round(1e9 * seconds / size, 1) for seconds in step] for step in best
+        )
         yield TokensRow(
             impl=impl,
             events=size,
             entities=len(ticks),
-            ns=round(1e9 * sum(each) / size, 1),
+            threads=asked["threads"],
+            ns=round(1e9 * busy / size, 1),
             features_ns=features,
             labels_ns=labels,
             tokens_ns=tokens,
             wall_ns=round(1e9 * wall / size, 1),
-            events_per_s=round(size / sum(each)),
+            features_wall_ns=features_wall,
+            labels_wall_ns=labels_wall,
+            tokens_wall_ns=tokens_wall,
+            events_per_s=round(size / busy),
             peak_mib=round(max(answer[2] for answer in answers), 1),
-            times=round(slowest / sum(each), 2),
+            times=round(slowest[0] / busy, 2),
+            wall_times=round(slowest[1] / wall, 2),
             sha256=answers[0][1],
         )
     say(f"{size:,} events: equal results, sha256 {hashes['quantattn'][:16]}…")
