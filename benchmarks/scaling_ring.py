@@ -42,7 +42,7 @@ SAMPLED = 64
 LARGEST_DIFFERENCE, LONG = 0.01, 300_000
 """Beyond so many tokens everything is computed once, and nothing is left out to see what it costs."""
 KEY = ("gpus", "N", "mask", "pass")
-Results = dict[str, Tensor]
+Results, Sent = dict[str, Tensor], tuple[int, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -156,16 +156,15 @@ def both(call: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, do: Tensor) 
 
 
 @contextmanager
-def nothing_sent(log: list[tuple[int, Tensor]]) -> Iterator[None]:
-    """Rings compute the same blocks on what they hold; `log` gets what they would have sent, and how far."""
+def nothing_sent(log: list[Sent]) -> Iterator[None]:
+    """Rings compute the same blocks on what they hold; `log` gets how far, what, and like what is sent."""
     plain = ring.Ring.pass_on
 
     def keep(self: ring.Ring, x: Tensor, hop: int, owner: int) -> Any:
-        log.append((hop, x))
-        same = x.shape[1] == self.plan.placement.size(owner)  # zeros would let a GPU clock higher
-        return ring._Transfer(
-            [], x, x if same else x.new_zeros(x.shape[0], self.plan.placement.size(owner), *x.shape[2:])
-        )
+        size = self.plan.placement.size(owner)
+        arriving = x if x.shape[1] == size else x.new_zeros(x.shape[0], size, *x.shape[2:])  # zeros clock a GPU higher
+        log.append((hop, x, arriving))
+        return ring._Transfer([], x, arriving)
 
     ring.Ring.pass_on = keep  # type: ignore[method-assign]
     try:
@@ -174,10 +173,10 @@ def nothing_sent(log: list[tuple[int, Tensor]]) -> Iterator[None]:
         ring.Ring.pass_on = plain  # type: ignore[method-assign]
 
 
-def send(bench: Bench, sizes: list[tuple[int, Tensor]]) -> None:
+def send(bench: Bench, parts: list[Sent]) -> None:
     """The transfers of a pass, one after the other."""
-    for hop, x in sizes:
-        arriving, to, by = torch.empty_like(x), (bench.rank + hop) % bench.world, (bench.rank - hop) % bench.world
+    for hop, x, like in parts:
+        arriving, to, by = torch.empty_like(like), (bench.rank + hop) % bench.world, (bench.rank - hop) % bench.world
         for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, to), dist.P2POp(dist.irecv, arriving, by)]):
             work.wait()
 
@@ -277,7 +276,7 @@ def case(bench: Bench, tokens: int, name: str) -> list[RingRow]:
     found = bench.measured(*calls.values(), tokens)
     unsent, sending = (dict.fromkeys(calls, math.nan) for _ in range(2))
     for stage, work in calls.items():
-        log: list[tuple[int, Tensor]] = []
+        log: list[Sent] = []
         if tokens <= LONG:
             with nothing_sent(log):
                 work()
