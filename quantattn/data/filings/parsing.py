@@ -18,6 +18,7 @@ from quantattn.data.filings.instance import is_instance, read_instance
 from quantattn.data.filings.items import Section, items_of
 from quantattn.data.filings.markup import FACTS as COVER
 from quantattn.data.filings.markup import conserved, render_html
+from quantattn.data.filings.package import ZIP, NotInIt, unpack_main
 from quantattn.data.filings.parsed import (
     FACTS_ALONE,
     INSTANCE,
@@ -119,6 +120,8 @@ def _recognise(request: Request, work: _Work) -> None:
     except OSError as error:
         raise ValueError(f"cannot be opened: {error.strerror}") from None
     work.known = Parsed(accession=find_accession(path.name))
+    if content.startswith(ZIP):
+        content = _unpack(content, request.max_bytes)
     text = decode(content)
     if has_header(text) or is_wrapped_document(text):
         submission = parse_submission(text)
@@ -147,6 +150,16 @@ def _recognise(request: Request, work: _Work) -> None:
         raise _SetAside(NOT_A_FILING, "neither an EDGAR header nor HTML")
     work.known = replace(work.known, form=work.known.form or request.form)
     _require_family(work.known, request)
+
+
+def _unpack(content: bytes, max_bytes: int) -> bytes:
+    """The main document of a zip."""
+    try:
+        return unpack_main(content, max_bytes)
+    except TooLarge as error:
+        raise _SetAside(SIZE_LIMIT, str(error)) from None
+    except NotInIt as error:
+        raise _SetAside(NOT_A_FILING, str(error)) from None
 
 
 def _read_cut(text: str, request: Request, work: _Work) -> None:

@@ -17,6 +17,7 @@ from typing import IO, cast
 
 import polars as pl
 
+from quantattn.data.filings.package import NotInIt, main_file
 from quantattn.data.filings.text import decode
 
 HEAD = 1 << 16
@@ -68,6 +69,8 @@ class Look:
         packing = next((name for magic, name in _PACKED if start.startswith(magic)), "")
         try:
             head = _zstd_text(path) if packing == "zstd" else _head(path, packing)
+        except NotInIt as error:
+            return Look(path, size, packing, b"", True, f"is {error}")
         except _BROKEN as error:
             return Look(path, size, packing, b"", True, f"its {packing or 'content'} is damaged: {error}")
         return Look(
@@ -144,10 +147,7 @@ def _head(path: Path, packing: str) -> bytes:
             file = cast("IO[bytes]", closing.enter_context(lzma.LZMAFile(raw)))
         elif packing == "zip":
             archive = closing.enter_context(zipfile.ZipFile(raw))
-            names = [each for each in archive.namelist() if not each.endswith("/")]
-            if len(names) != 1:
-                raise zipfile.BadZipFile(f"it holds {len(names)} files, expected one")
-            file = closing.enter_context(archive.open(names[0]))
+            file = closing.enter_context(archive.open(main_file(archive)))
         return _as_far_as_it_goes(file)
 
 
