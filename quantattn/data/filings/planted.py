@@ -131,7 +131,8 @@ class PlantedFilings:
         """Tokens between the two places in a year, counted from 0: first · (distance / first)^(year / growing)."""
         if self.first_distance is None or year >= self.growing:
             return self.distance
-        return round(self.first_distance * (self.distance / self.first_distance) ** (year / self.growing))
+        ratio: float = (self.distance / self.first_distance) ** (year / self.growing)
+        return round(self.first_distance * ratio)
 
     def truth(self) -> pl.DataFrame:
         """One row a filing, in order of making.
