@@ -78,7 +78,7 @@ def test_a_package_without_a_page_is_read_as_its_instance(tmp_path: Path, index:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_names_and_order_say_nothing(order: int) -> None:
-    files = {
+    files: dict[str, str | bytes] = {
         "../../etc/passwd": LABELS,
         "/instance.htm": SCHEMA,
         "x.png": b"\x89PNG\0" * 9,
