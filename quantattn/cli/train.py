@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -26,6 +26,10 @@ from quantattn.data.prepared import Prepared
 from quantattn.data.protocol.splits.plan import require_fold
 from quantattn.data.value_edges import value_edges, vector_scales
 from quantattn.nn import EncoderConfig
+
+if TYPE_CHECKING:
+    from quantattn.learn.closing import Exactness
+    from quantattn.learn.run import RunSettings
 
 
 def run(arguments: list[str]) -> int:
@@ -184,8 +188,6 @@ def _train(
     resume: Path | None,
     console: Console,
 ) -> int:
-    from quantattn.learn.folder import redact
-    from quantattn.learn.run import RunSettings
     from quantattn.learn.run import run as run_training
 
     console.print(f"run folder {folder}" + from_where(resume, asked.train))
@@ -194,21 +196,6 @@ def _train(
         console.print(line)
     encoder = encoder_of(asked, prepared)
     exactness = certify(encoder, asked.trainer)
-    shown = redact(dict(given))
-    described = {name: str(value) for name, value in leaves(shown) if not name.startswith(("paths", "hydra"))}
-    wanted = RunSettings(
-        title=asked.title,
-        question=asked.question,
-        max_tokens=asked.data.max_tokens_per_batch,
-        seed=asked.seed,
-        trainer=asked.trainer,
-        train=asked.train,
-        test=asked.test,
-        described=described,
-        card={"data": shown["data"], "labels": shown["labels"], "classes": list(prepared.classes)},
-        exactness=exactness,
-        tuning=asked.tuning,
-    )
     with show.progress(console) as watch:
         outcome = run_training(
             folder,
@@ -216,7 +203,7 @@ def _train(
             encoder,
             parts["objective"],
             parts["optimizer"],
-            wanted,
+            run_settings(asked, given, prepared, exactness),
             callbacks=parts["callbacks"],
             loggers=parts["loggers"],
             watch=watch,
@@ -239,6 +226,30 @@ def _train(
     console.print(f"model  {folder / 'model'}")
     optimized(asked.optimized_metric, outcome.figures)
     return DONE
+
+
+def run_settings(
+    asked: TrainSettings, given: Mapping[str, Any], prepared: Prepared, exactness: Exactness | None
+) -> RunSettings:
+    """What the run is told beside its data, its encoder and its objective."""
+    from quantattn.learn.folder import redact
+    from quantattn.learn.run import RunSettings
+
+    shown = redact(dict(given))
+    described = {name: str(value) for name, value in leaves(shown) if not name.startswith(("paths", "hydra"))}
+    return RunSettings(
+        title=asked.title,
+        question=asked.question,
+        max_tokens=asked.data.max_tokens_per_batch,
+        seed=asked.seed,
+        trainer=asked.trainer,
+        train=asked.train,
+        test=asked.test,
+        described=described,
+        card={"data": shown["data"], "labels": shown["labels"], "classes": list(prepared.classes)},
+        exactness=exactness,
+        tuning=asked.tuning,
+    )
 
 
 def encoder_of(asked: TrainSettings, prepared: Prepared) -> EncoderConfig:

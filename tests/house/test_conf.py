@@ -78,7 +78,7 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
         found.append(f"data.path={tmp_path}")
     if experiment in ("filings", "kogan_volatility"):
         found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]
-    if experiment in ("fine_tune", "probe"):
+    if experiment in ("fine_tune", "probe") or (group == "tuning" and option != "full"):
         (tmp_path / "manifest.json").touch()
         found.append(f"tuning.start={tmp_path}")
     if experiment in ("berka", "sberbank"):
