@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import CheckpointIO
+from torch import nn
 
 from quantattn.data.files import replacing
 from quantattn.learn.writer import Writer
@@ -68,11 +69,26 @@ def require_resumable(path: Path) -> None:
         )
 
 
-class PlainCheckpointIO(CheckpointIO):
-    """Lightning's way to the disk: written by `writer` while training goes on, read by `read_checkpoint`."""
+def require_fits(state: Mapping[str, Any], module: nn.Module, path: Path) -> None:
+    """Raise ValueError, naming the first weight that differs, unless the weights in `state` are those of `module`."""
+    found, expected = (
+        {name: tuple(weight.shape) for name, weight in weights.items()}
+        for weights in (state["state_dict"], module.state_dict())
+    )
+    names = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    if names:
+        is_now, wanted = (shapes.get(names[0], "not there") for shapes in (found, expected))
+        raise ValueError(
+            f"{path} is of another model: {names[0]} is {is_now}, expected {wanted}; {len(names)} of {len(expected)} "
+            "weights differ"
+        )
 
-    def __init__(self, writer: Writer) -> None:
-        self.writer = writer
+
+class PlainCheckpointIO(CheckpointIO):
+    """Lightning's way to the disk: written by `writer` while training goes on, read for `module` alone."""
+
+    def __init__(self, writer: Writer, module: nn.Module) -> None:
+        self.writer, self.module = writer, module
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Have `checkpoint` written to `path`; there are no storage options."""
@@ -83,8 +99,14 @@ class PlainCheckpointIO(CheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read `path`; always plain values, always on the CPU first."""
-        return read_checkpoint(Path(path))
+        """Read `path`; always plain values, always on the CPU first.
+
+        Raises:
+            ValueError: it is damaged, or of another model.
+        """
+        state = read_checkpoint(Path(path))
+        require_fits(state, self.module, Path(path))
+        return state
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete `path`."""

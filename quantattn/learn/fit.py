@@ -302,7 +302,7 @@ def fit(
                 history,
                 keeper,
             ],
-            plugins=[PlainCheckpointIO(writer), *([] if world.size == 1 else [TorchElasticEnvironment()])],
+            plugins=[PlainCheckpointIO(writer, module), *([] if world.size == 1 else [TorchElasticEnvironment()])],
             enable_progress_bar=False,
             enable_model_summary=False,
             default_root_dir=folder,

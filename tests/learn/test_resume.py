@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from toy import train
 
-from quantattn.learn.checkpoint import Checkpoints, read_checkpoint, require_resumable
+from quantattn.learn.checkpoint import Checkpoints, read_checkpoint, require_resumable, write_checkpoint
 from quantattn.learn.fit import Progress
 
 LAST = Path("checkpoints") / "last.ckpt"
@@ -201,3 +201,18 @@ def test_a_kill_between_the_best_and_the_last_weights_changes_nothing(
     second, again, _ = train(tmp_path / "parts", validate_every=1, resume=tmp_path / "parts" / LAST)
     assert (second.best_step, second.best_value) == (whole.best_step, whole.best_value)
     assert same(dict(again.state_dict()), dict(trained.state_dict()))
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_the_name_of_a_weight(tmp_path: Path) -> None:
+    train(tmp_path / "first", steps=3, validate_every=3)
+    last = tmp_path / "first" / LAST
+    state = read_checkpoint(last)
+    name, weight = next((n, w) for n, w in sorted(state["state_dict"].items()) if w.ndim == 2)
+    state["state_dict"][name] = weight[:, :-1]
+    write_checkpoint(state, last)
+    before = last.read_bytes()
+    with pytest.raises(ValueError, match=r"last\.ckpt is of another model: ") as raised:
+        train(tmp_path / "first", resume=last)
+    rows, columns = weight.shape
+    assert f"{name} is ({rows}, {columns - 1}), expected ({rows}, {columns}); 1 of " in str(raised.value)
+    assert last.read_bytes() == before
