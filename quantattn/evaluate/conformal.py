@@ -82,7 +82,7 @@ def set_coverage(data: Panel, prob: ArrayLike, stated: float = 0.9, seed: int = 
 
 def _measured(data: Panel, early: Bools, late: Bools, inside: Bools, size: float, stated: float, seed: int) -> Coverage:
     """Blocks of both parts are resampled with the radius held: it moves the two shares alike, and cancels."""
-    shares, drawn, count = [], [], 0
+    shares, drawn, counts = [], [], []
     for place, part in enumerate((early, late)):
         blocks = data.blocks(data.at[part])
         rows = np.bincount(blocks.ids, minlength=blocks.count)
@@ -90,6 +90,6 @@ def _measured(data: Panel, early: Bools, late: Bools, inside: Bools, size: float
         draws = resample(np.column_stack([rows, hits]).astype(np.float64), seed=2 * seed + place)
         shares.append(float(inside[part].mean()))
         drawn.append(draws[:, 1] / draws[:, 0])
-        count += blocks.count
+        counts.append(blocks.count)
     moved = drawn[1] - (drawn[0] - shares[0])
-    return Coverage(stated, interval(shares[1], moved, count - 1), size, int(early.sum()), int(late.sum()))
+    return Coverage(stated, interval(shares[1], moved, min(counts)), size, int(early.sum()), int(late.sum()))
