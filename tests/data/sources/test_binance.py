@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import zipfile
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
@@ -115,6 +116,22 @@ def test_parquet_with_floats(tmp_path: Path) -> None:
     table.with_columns(price=pl.Series([1 / 3, 1.0])).write_parquet(path)
     with pytest.raises(ValueError, match=r"btcusdt-trades\.parquet, line 1: found .* of which the price cannot be"):
         scan_binance(path)
+    for unit, ns in (("ms", 10**6), ("us", 10**3), ("ns", 1)):
+        # The last two leave 64 bits as nanoseconds and come back in our days.
+        for number in (
+            -5,
+            2**63 - 1,
+            2**62,
+            -(2**62),
+            *((2**64 + 1_735_689_600 * 10**9 + ns) // ns for _ in range(ns > 1)),
+        ):
+            far = pl.Series([1_735_689_600 * 10**9 // ns, number]).cast(pl.Datetime(unit))
+            table.with_columns(timestamp=far).write_parquet(path)
+            with pytest.raises(ValueError, match=rf"line 2: found \({number}, .* of which the time cannot be"):
+                scan_binance(path)
+    local = dt.datetime(2025, 1, 1, tzinfo=dt.UTC).astimezone(ZoneInfo("America/New_York"))
+    table.with_columns(timestamp=pl.Series([local] * 2)).write_parquet(path)
+    assert scan_binance(path).frame.collect()["event_time"].equals(frame["event_time"])
     table.drop("price").write_parquet(path)
     with pytest.raises(ValueError, match="expected timestamp, trade_id, price"):
         scan_binance(path)

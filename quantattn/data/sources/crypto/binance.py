@@ -153,17 +153,29 @@ def _parquet(file: Path, account: Account) -> Iterator[pl.DataFrame]:
         id=pl.col("trade_id").cast(pl.Int64, strict=False),
         price=_numbers(table["price"], reading.price_exponent, file, account),
         quantity=_numbers(table["quantity"], reading.size_exponent, file, account),
-        time=pl.col("timestamp").dt.replace_time_zone(None).dt.epoch("ns"),
+        time=_instants(table["timestamp"]),
         maker=_MAKER.make(table["buyer_maker"].cast(pl.String)),
-    ).with_columns(time=pl.when(pl.col("time").is_between(EARLIEST, LATEST)).then("time"))
+    )
     wrong = made.select(pl.any_horizontal(pl.all().is_null())).to_series()
+    # A time that cannot be is no datetime of Python's either, so it is shown as the number that it is.
+    plain = table.select(needed).with_columns(pl.col("timestamp").to_physical())
     for row in wrong.arg_true():
         shown = next(name for name in made.columns if made[name][row] is None)
-        sentence = f"found {table.row(row)}, of which the {shown} cannot be"
-        account.bad(file, row + 1, BadLine(f"not a {shown}", sentence), str(table.row(row)))
+        found = (plain if made["time"][row] is None else table.select(needed)).row(row)
+        sentence = f"found {found}, of which the {shown} cannot be"
+        account.bad(file, row + 1, BadLine(f"not a {shown}", sentence), str(found))
     if wrong.all():
         raise ValueError(f"{file.name} holds no row that can be used")
     yield _named(made.filter(~wrong))
+
+
+def _instants(column: pl.Series) -> pl.Series:
+    """Datetimes as ns UTC, those without a zone taken for UTC; null where they lie outside of what can be."""
+    assert isinstance(column.dtype, pl.Datetime)
+    ns = {"ms": 10**6, "us": 10**3, "ns": 1}[column.dtype.time_unit]
+    number = pl.col(column.name)
+    can_be = number.is_between(-(-EARLIEST // ns), LATEST // ns)  # in its own unit, in which nothing overflows
+    return column.to_physical().to_frame().select(pl.when(can_be).then(number * ns)).to_series()
 
 
 def _numbers(column: pl.Series, exponent: int, file: Path, account: Account) -> pl.Series:
