@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from quantattn.batch import PackedBatch
+from quantattn.learn.guard import ALWAYS, bad_sequence, check_monitors, watched_of, whereabouts
 from quantattn.learn.optimisers import Schedule, gradient_norm, parameter_groups
 from quantattn.learn.parallel import of_all_ranks, rows_of_all_ranks
 from quantattn.learn.strategies import cut
@@ -88,6 +89,21 @@ class Training(LightningModule):
         scheduler = {"scheduler": LambdaLR(optimizer, self.schedule), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
+    def on_fit_start(self) -> None:
+        """Where a callback watches an objective's own figure, see before the first step that it is there.
+
+        Raises:
+            ValueError: a callback watches something else.
+        """
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+        if not any(watched_of(each) not in ALWAYS for each in callbacks):
+            return
+        loader = self.trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
+        batch = self.trainer.strategy.batch_to_device(next(iter(loader)))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            logged = self.model.measured(self.objective, batch, -1).logs
+        check_monitors(callbacks, logged)
+
     def train(self, mode: bool = True) -> Training:
         """Training mode, but for the parts that are frozen."""
         super().train(mode)
@@ -113,9 +129,10 @@ class Training(LightningModule):
         losses = of_all_ranks(scored.loss.detach(), self.ranks)
         for rank, value in enumerate(losses):
             if not math.isfinite(value):
+                where = self._described(batch, rank, self._number(batch_idx))
                 raise LossError(
-                    f"the loss became {value} at step {self.global_step} ({self._described(batch, rank)}); "
-                    "the last checkpoint holds the weights before it; lower optimizer.lr or trainer.gradient_clip"
+                    f"the loss became {value} at step {self.global_step} ({where}); the last checkpoint holds the "
+                    "weights before it; lower optimizer.lr or trainer.gradient_clip"
                 )
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self._losses.clear()
@@ -123,11 +140,14 @@ class Training(LightningModule):
         self.log("train/loss", math.fsum(self._losses) / len(self._losses), prog_bar=True, batch_size=1)
         return scored.loss  # type: ignore[no-any-return]
 
-    def _described(self, batch: PackedBatch, rank: int) -> str:
+    def _described(self, batch: PackedBatch, rank: int, number: int) -> str:
         if rank != self.rank:
             return f"in the batch of rank {rank}"
-        first = int(batch.keys[0]) if len(batch.keys) else "none"
-        return f"batch of {batch.n_sequences} sequences, {batch.n_tokens} tokens, first decision {first}"
+        said = f"batch {number} of the run, {batch.n_sequences} sequences, {batch.n_tokens} tokens"
+        if self.device_mesh is not None or self.trainer.world_size > self.ranks:
+            return said  # the others would have to take part in looking for the sequence
+        bad = bad_sequence(self.model, self.objective, batch, number)
+        return f"{said}; {'of no sequence alone' if bad is None else whereabouts(batch, bad)}"
 
     def _number(self, batch_idx: int) -> int:
         """The batch's number among those of all ranks."""
