@@ -19,6 +19,9 @@ T = TypeVar("T")
 ALLOWED = ("quantattn.", "torch.optim.", "lightning.")
 """Prefixes of everything a `_target_` may name, unless the user adds some in `allow_targets`."""
 
+EXTRAS = {"TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow", "WandbLogger": "wandb"}
+"""Class that a target may name → the extra that it needs."""
+
 
 def instantiate(node: Mapping[str, Any], where: str, allow: Sequence[str] = (), **extra: Any) -> Any:
     """The object that `node` names by `_target_`, made with its other keys and `extra`.
@@ -37,6 +40,9 @@ def instantiate(node: Mapping[str, Any], where: str, allow: Sequence[str] = (), 
         return hydra.utils.instantiate(dict(node), **extra)
     except HydraException as error:
         cause = error.__cause__ or error
+        needed = EXTRAS.get(target.rpartition(".")[2])
+        if isinstance(cause, ModuleNotFoundError) and needed is not None:
+            raise UsageError(f"{where} needs a package that is not here: pip install 'quantattn[{needed}]'") from error
         raise UsageError(f"{where}: {cause}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ NEEDS = {
 """Options that go with an experiment other than the default one."""
 ABSENT = {("trainer", name): "needs an NVIDIA GPU" for name in ("gpu", "ddp", "fsdp", "context")}
 """Options that compose and are then refused on a machine without a GPU."""
+LOGGERS = ("tensorboard", "mlflow", "wandb")
+"""Loggers whose package, of the same name, is an extra."""
 
 
 PREPARED = ("prepared", "prepared_filings", "prepared_table")
@@ -115,6 +118,10 @@ def test_every_option_composes_and_is_made(group: str, option: str, tmp_path: Pa
     if (group, option) in ABSENT:
         with pytest.raises(UsageError, match=ABSENT[group, option]):
             settings(TrainSettings, given, "")
+        return
+    if group == "logger" and option in LOGGERS and find_spec(option) is None:
+        with pytest.raises(UsageError, match=rf"a package that is not here: pip install 'quantattn\[{option}\]'$"):
+            build(settings(TrainSettings, given, ""))
         return
     parts = build(settings(TrainSettings, given, ""))
     assert callable(parts["objective"])
