@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from quantattn.data.market.features import FEATURES, book_features, feature_tabl
 from quantattn.data.market.sessions import Sessions
 from quantattn.data.protocol.labels import Label, MidLabel, NextEventLabel, TripleBarrier, stretch
 from quantattn.data.sample import write_lobster
+from quantattn.data.sources.source import files_sha256
 from quantattn.data.synthetic import SyntheticMarket
 from quantattn.data.threads import each, spans
 from quantattn.data.tokens import Tokenizer
@@ -134,6 +136,16 @@ def test_spans_part_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert found[-1][1] == rows
                 assert len(found) == 1 or len(found) <= count
                 assert len(found) == 1 or min(last - first for first, last in found) >= least
+
+
+def test_hashes_are_those_of_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"file {number}": tmp_path / str(number) for number in (3, 1, 2)}
+    for name, path in files.items():
+        path.write_bytes(name.encode() * 1_000)
+    truth = {name: hashlib.sha256(name.encode() * 1_000).hexdigest() for name in files}
+    for count in THREADS:
+        monkeypatch.setattr(pl, "thread_pool_size", lambda count=count: count)
+        assert list(files_sha256(files).items()) == list(truth.items())
 
 
 PREPARE = """

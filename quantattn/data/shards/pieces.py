@@ -11,7 +11,7 @@ from typing import Any
 from quantattn.data.shards.layout import FORMAT, digest
 from quantattn.data.sources.lobster import scan_lobster
 from quantattn.data.sources.lobster_files import find_pairs
-from quantattn.data.sources.source import Source, file_sha256
+from quantattn.data.sources.source import Source, file_sha256, files_sha256
 
 NO_CHANGE = ("path", "set_aside", "store", "workers")
 """Settings of sources that change nothing in a table, or whose change is one of the files."""
@@ -56,12 +56,12 @@ def pieces_of(made: Callable[..., Any], settings: Mapping[str, Any], read: Read)
     parts = PARTS.get(made) if settings.get("on_bad", "refuse") == "refuse" else None
     if path is None or parts is None:
         root = None if path is None else Path(path)
-        files = {} if root is None else {str(name): file_sha256(file) for name, file in _files(root)}
+        files = {} if root is None else files_sha256({str(name): file for name, file in _files(root)})
         key = digest([*common, files])
         return (Piece(digest("whole")[:8], str(path or "the source"), key, lambda: read({})),)
     found = []
     for part in parts(Path(path), settings):
-        files = {str(file.relative_to(_root(Path(path)))): file_sha256(file) for file in part.files}
+        files = files_sha256({str(file.relative_to(_root(Path(path)))): file for file in part.files})
 
         def read_part(first: Path = part.files[0]) -> Source:
             return read({"path": str(first)})

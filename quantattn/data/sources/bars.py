@@ -16,7 +16,7 @@ import polars as pl
 from quantattn.data.market.sessions import exchange_sessions, exchange_zone
 from quantattn.data.schema import CANONICAL_ORDER, Instrument
 from quantattn.data.sources.bar_files import FIELDS, PRICES, BarText, read_bar_text
-from quantattn.data.sources.source import Source, SourceReport, file_sha256
+from quantattn.data.sources.source import Source, SourceReport, files_sha256
 from quantattn.data.sources.table_files import FAULT, LINE, TEXT, find_files, readable
 from quantattn.data.sources.table_types import Clock, decimal, duration
 from quantattn.data.sources.text_rows import LEFT_OUT, OnBad, check_on_bad, is_rounded, leave_out, price_steps, rounded
@@ -111,7 +111,7 @@ def scan_bars(
         report=SourceReport(
             rows_read=table.height,
             rows_set_aside=leave_out([*bad, twice], set_aside),
-            files={file.name: file_sha256(file) for file in files},
+            files=files_sha256({file.name: file for file in files}),
             notes=(*_by_file(notes), *ticks, _UNTOLD),
         ),
     )

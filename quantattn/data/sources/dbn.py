@@ -22,7 +22,7 @@ from quantattn.data.sources.dbn_feed import Feed
 from quantattn.data.sources.dbn_format import DamagedDbn, open_dbn, record_type
 from quantattn.data.sources.dbn_rows import Account
 from quantattn.data.sources.runs import Scratch, lazy_table
-from quantattn.data.sources.source import Source, SourceReport, file_sha256, write_set_aside
+from quantattn.data.sources.source import Source, SourceReport, files_sha256, write_set_aside
 from quantattn.data.sources.text_rows import check_on_bad, price_steps
 
 PRICE_EXPONENT = -9
@@ -110,7 +110,7 @@ def scan_dbn(
         report=SourceReport(
             rows_read=feed.rows,
             rows_set_aside=dict(left_out.group_by("reason", maintain_order=True).len().iter_rows()),
-            files={file.name: file_sha256(file) for file in accounts},
+            files=files_sha256({file.name: file for file in accounts}),
             notes=(*notes, *notes_on(books, schema, levels, marked=marked), *ticks),
         ),
         schema=schema,

@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from quantattn.data.schema import Events, Instrument, check
-from quantattn.data.sources.source import Source, SourceReport, file_sha256
+from quantattn.data.sources.source import Source, SourceReport, files_sha256
 
 HORIZONS = (10, 20, 30, 50, 100)
 """Events ahead, in the order of the last five rows of a file."""
@@ -93,7 +93,7 @@ def scan_fi2010(path: str | Path, *, protocol: Protocol = "seven and three") -> 
         instruments=(Instrument(ENTITY, 0, 1),),
         report=SourceReport(
             rows_read=frame.height,
-            files={file.name: file_sha256(file) for file in found.values()},
+            files=files_sha256({file.name: file for file in found.values()}),
             notes=(
                 said,
                 *counts,

@@ -30,7 +30,7 @@ from quantattn.data.filings.reading import DUPLICATE, Reading, ReadingOptions, f
 from quantattn.data.filings.store import ParsedStore
 from quantattn.data.filings.submission import pad_cik
 from quantattn.data.schema import CANONICAL_ORDER, Filings, check
-from quantattn.data.sources.source import Source, SourceReport, file_sha256
+from quantattn.data.sources.source import Source, SourceReport, files_sha256
 
 _WILD = re.compile(r"[*?\[]")
 _MOST_WARNINGS = 100
@@ -140,7 +140,7 @@ def scan_filings(
         _LOG.warning("%s is set aside: %s", read.file, _reason(read))
     if len(bad) > _MOST_WARNINGS:
         _LOG.warning("%d more are set aside; the account of the source has all", len(bad) - _MOST_WARNINGS)
-    hashes = {name: file_sha256(file) for name, file in zip(names, files, strict=True) if file.is_file()}
+    hashes = files_sha256({name: file for name, file in zip(names, files, strict=True) if file.is_file()})
     return _source(reads, hashes, options)
 
 

@@ -11,6 +11,7 @@ import polars as pl
 
 from quantattn.data.files import put
 from quantattn.data.schema import Instrument
+from quantattn.data.threads import each
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ def file_sha256(path: Path) -> str:
     """Hexadecimal sha256 of a file's bytes, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def files_sha256(files: Mapping[str, Path]) -> dict[str, str]:
+    """Name of each file → `file_sha256`, several at a time."""
+    return dict(zip(files, each(file_sha256, tuple(files.values())), strict=True))
 
 
 def write_set_aside(rows: pl.DataFrame, path: Path) -> None:

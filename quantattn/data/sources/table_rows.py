@@ -10,7 +10,7 @@ from typing import Literal
 import polars as pl
 
 from quantattn.data.schema import Events
-from quantattn.data.sources.source import file_sha256
+from quantattn.data.sources.source import files_sha256
 from quantattn.data.sources.table_files import (
     FAULT,
     LINE,
@@ -204,4 +204,4 @@ def open_table(
         else:
             parts = [scan_text(file, form, wanted) for file in files]
     inside = root.is_dir()
-    return parts, {str(file.relative_to(root)) if inside else file.name: file_sha256(file) for file in files}
+    return parts, files_sha256({str(file.relative_to(root)) if inside else file.name: file for file in files})

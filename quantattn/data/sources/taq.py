@@ -14,7 +14,7 @@ import polars as pl
 
 from quantattn.data.schema import CANONICAL_ORDER, EXECUTE, Instrument
 from quantattn.data.sources.quotes import QUOTE, national_best, quote_events
-from quantattn.data.sources.source import Source, SourceReport, file_sha256
+from quantattn.data.sources.source import Source, SourceReport, files_sha256
 from quantattn.data.sources.table_files import find_files
 from quantattn.data.sources.table_types import Clock
 from quantattn.data.sources.taq_rows import (
@@ -123,7 +123,7 @@ def scan_taq(
         report=SourceReport(
             rows_read=int(rows),
             rows_set_aside=dict(sorted(aside.items())),
-            files={file.name: file_sha256(file) for file in files},
+            files=files_sha256({file.name: file for file in files}),
             notes=tuple(f"{file.name}: {note}" for file, each in zip(files, found, strict=True) for note in each.notes),
         ),
         kind=kind,

@@ -15,7 +15,7 @@ import polars as pl
 
 from quantattn.data.schema import CANONICAL_ORDER, Instrument
 from quantattn.data.sources.quotes import quote_events
-from quantattn.data.sources.source import Source, SourceReport, file_sha256
+from quantattn.data.sources.source import Source, SourceReport, files_sha256
 from quantattn.data.sources.table_files import Part, TextForm, find_files, scan_text
 from quantattn.data.sources.table_types import Clock, decimal
 from quantattn.data.sources.text_rows import (
@@ -129,7 +129,7 @@ def scan_ticks(
         report=SourceReport(
             rows_read=int(events.select(pl.len()).collect().item()),
             rows_set_aside=leave_out([checked.bad for checked, _ in found], set_aside),
-            files={file.name: file_sha256(file) for file in files},
+            files=files_sha256({file.name: file for file in files}),
             notes=tuple(notes),
         ),
     )
