@@ -26,6 +26,7 @@ from quantattn.evaluate.ranking import (
     judge_ranking,
     quantile_returns,
     resampled,
+    summary,
     turbulence,
 )
 from quantattn.evaluate.scores import Scores
@@ -34,7 +35,7 @@ from quantattn.evaluate.significance import Interval
 
 YEAR = 365.25 * 86_400 * 1e9
 """Nanoseconds."""
-AGES = (0, 1, 2, 3, 5, 10, 20)
+AGES = (1, 2, 3, 5, 10, 20)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Judged:
 
     Attributes:
         ranking: its information coefficients; None for a baseline that never orders anything.
+        rank_ic: (T,) rank IC, NaN at times that have none.
         book: its long–short portfolio.
         gross: test of the mean return a period before costs.
         net: after costs.
@@ -73,6 +75,7 @@ class Judged:
 
     name: str
     ranking: Ranking | None
+    rank_ic: Floats
     book: LongShort
     gross: MeanTest
     net: MeanTest
@@ -142,12 +145,13 @@ def assess(tables: Mapping[int, Scores], terms: Terms | None = None) -> Assessme
             f"got {asked.trials}"
         )
     model = _judged("score", data, score, asked)
-    if model.ranking is None:
-        judge_ranking(data, score)  # says why there is none
+    ranked = model.ranking or judge_ranking(data, score)  # which says why there is none
     others = {**scores.beside, **past_scores(data)}
     baselines = tuple(_judged(name, data, values, asked) for name, values in others.items())
-    differences = {name: _difference(data, score, values, level) for name, values in others.items()}
+    differences = {one.name: _difference(model.rank_ic, one.rank_ic, data.horizon, level) for one in baselines}
     volatility = past_volatility(data) if scores.volatility is None else scores.volatility
+    longer = {steps: judge_ranking(one.data, one.score, level).test for steps, one in list(tables.items())[1:]}
+    horizons = {next(iter(tables)): ranked.test, **longer}
     regime = turbulence(data) if scores.regime is None else list(scores.regime)
     clock = hours(data.times)
     found = by_entity(data, score)
@@ -157,11 +161,11 @@ def assess(tables: Mapping[int, Scores], terms: Terms | None = None) -> Assessme
         model=model,
         baselines=baselines,
         differences=differences,
-        intervals=resampled(data, score, level=level, seed=asked.seed),
-        ages=by_age(data, score, AGES, level),
-        horizons={steps: judge_ranking(one.data, one.score, level).test for steps, one in tables.items()},
-        hours=by_group(data, score, np.asarray(clock, object), level) if len(set(clock)) > 1 else {},
-        regimes=by_group(data, score, np.asarray(regime, object), level),
+        intervals=resampled(data, score, ranked, level=level, seed=asked.seed),
+        ages={0: ranked.test, **by_age(data, score, AGES, level)},
+        horizons=horizons,
+        hours=by_group(model.rank_ic, np.asarray(clock, object), data.horizon, level) if len(set(clock)) > 1 else {},
+        regimes=by_group(model.rank_ic, np.asarray(regime, object), data.horizon, level),
         entities={name: (count, value, added[name]) for name, (count, value) in found.items()},
         quantiles=tuple(quantile_returns(data, score, asked.quantiles, level)),
         capacity=None if scores.volume is None else capacity(model.book, scores.volume, volatility),
@@ -176,11 +180,12 @@ def assess(tables: Mapping[int, Scores], terms: Terms | None = None) -> Assessme
 def _judged(name: str, data: Panel, score: Floats, terms: Terms) -> Judged:
     book = long_short(data, score, quantiles=terms.quantiles, cost_bps=terms.cost_bps)
     lag = lag_of(book.times.size)
-    _, rank_ic = coefficients(data, score)
+    ic, rank_ic = coefficients(data, score)
     varies = book.times.size > 1 and float(np.ptp(book.net)) > 0
     return Judged(
         name=name,
-        ranking=judge_ranking(data, score, terms.level) if np.isfinite(rank_ic).any() else None,
+        ranking=summary(data, ic, rank_ic, terms.level) if np.isfinite(rank_ic).any() else None,
+        rank_ic=rank_ic,
         book=book,
         gross=mean_test(book.gross, lag, terms.level),
         net=mean_test(book.net, lag, terms.level),
@@ -189,11 +194,10 @@ def _judged(name: str, data: Panel, score: Floats, terms: Terms) -> Judged:
     )
 
 
-def _difference(data: Panel, score: Floats, other: Floats, level: float) -> MeanTest:
-    """Mean of rank IC of `score` − that of `other`; where `other` orders nothing its coefficient counts as zero."""
-    ours, theirs = (coefficients(data, values)[1] for values in (score, other))
+def _difference(ours: Floats, theirs: Floats, horizon: int, level: float) -> MeanTest:
+    """Mean of one rank IC (T,) − another; where the other orders nothing its coefficient counts as zero."""
     series = (ours - np.nan_to_num(theirs))[np.isfinite(ours)]
-    return mean_test(series, lag_of(series.size, data.horizon), level)
+    return mean_test(series, lag_of(series.size, horizon), level)
 
 
 def _adjusted(model: Judged, differences: Mapping[str, MeanTest]) -> dict[str, tuple[float, float]]:

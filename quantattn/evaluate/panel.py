@@ -104,8 +104,12 @@ def as_panel(
 
 def ranks_within(group: Ints, values: Floats) -> Floats:
     """(Q,) rank of each value in its group, from 1, the average rank where values tie."""
-    order = np.lexsort((values, group))
+    order = np.argsort(values)
+    key = group.astype(np.uint16) if group.max(initial=0) < 1 << 16 else group  # 16 bits are sorted by radix
+    order = order[np.argsort(key[order], kind="stable")]
     g, v = group[order], values[order]
+    if not g.size:
+        return np.empty(0)
     opens = np.r_[True, g[1:] != g[:-1]]
     first = np.flatnonzero(opens)[np.cumsum(opens) - 1]  # of the group
     run = np.r_[True, opens[1:] | (v[1:] != v[:-1])]

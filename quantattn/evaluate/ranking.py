@@ -68,7 +68,11 @@ def judge_ranking(data: Panel, score: ArrayLike, level: float = 0.95) -> Ranking
     Raises:
         ValueError: shapes that differ, or no time at which two entities have different scores and outcomes.
     """
-    ic, rank_ic = coefficients(data, score)
+    return summary(data, *coefficients(data, score), level)
+
+
+def summary(data: Panel, ic: Floats, rank_ic: Floats, level: float = 0.95) -> Ranking:
+    """The same from the `coefficients` of a score."""
     at = np.flatnonzero(np.isfinite(rank_ic) & np.isfinite(ic))
     if at.size == 0:
         raise ValueError(
@@ -111,9 +115,8 @@ def by_age(data: Panel, score: ArrayLike, ages: Sequence[int], level: float = 0.
     return found
 
 
-def by_group(data: Panel, score: ArrayLike, group: ArrayLike, level: float = 0.95) -> dict[str, MeanTest]:
-    """Mean rank IC at the times of each group; `group` (T,) names the group of a time, None or "" for none."""
-    _, rank_ic = coefficients(data, score)
+def by_group(rank_ic: Floats, group: ArrayLike, horizon: int = 1, level: float = 0.95) -> dict[str, MeanTest]:
+    """Mean of `rank_ic` (T,) at the times of each group; `group` (T,) names a time's group, None or "" for none."""
     names = np.asarray(["" if name is None else str(name) for name in np.asarray(group).tolist()])
     if names.shape != rank_ic.shape:
         raise ValueError(f"group has shape {names.shape} but there are {rank_ic.size} times")
@@ -121,7 +124,7 @@ def by_group(data: Panel, score: ArrayLike, group: ArrayLike, level: float = 0.9
     for name in sorted(set(names.tolist()) - {""}):
         series = rank_ic[(names == name) & np.isfinite(rank_ic)]
         if series.size:
-            found[name] = mean_test(series, lag_of(series.size, data.horizon), level)
+            found[name] = mean_test(series, lag_of(series.size, horizon), level)
     return found
 
 
@@ -187,13 +190,14 @@ def contributions(data: Panel, score: ArrayLike) -> Floats:
     return np.bincount(rows.entity, product, minlength=len(rows.names)) / max(int(usable.sum()), 1)
 
 
-def resampled(data: Panel, score: ArrayLike, *, level: float = 0.95, seed: int = 0) -> dict[str, Interval]:
-    """The mean rank IC with intervals from resampled blocks of time and from resampled entities.
+def resampled(
+    data: Panel, score: ArrayLike, found: Ranking, *, level: float = 0.95, seed: int = 0
+) -> dict[str, Interval]:
+    """The mean rank IC, `found` of the score, with intervals from resampled blocks of time and resampled entities.
 
     "time": days, or stretches at least three horizons long where outcomes overlap. "entity": whole entities, the
     standardised ranks held fixed: wide when few names carry the figure.
     """
-    found = judge_ranking(data, score, level)
     blocks = data.blocks(found.at)
     sums = np.column_stack([np.bincount(blocks.ids), np.bincount(blocks.ids, found.rank_ic)]).astype(np.float64)
     drawn = resample(sums, replicates=REPLICATES, seed=seed)

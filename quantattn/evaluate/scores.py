@@ -163,6 +163,8 @@ def read_scores(
     needed = c.named(kind)
     if lacking := [name for name in needed if name not in schema.names()]:
         raise ValueError(f"the table has no column {', '.join(map(repr, lacking))}; it has {', '.join(schema.names())}")
+    if kind == "class" and c.beside:
+        raise ValueError(f"kind=class takes no scores of other methods beside, got {', '.join(c.beside)}")
     if kind == "class" and len(probabilities) < 2:
         raise ValueError(f"kind=class needs two columns {PROBABILITY}<class> or more, found {probabilities}")
     frame = lazy.select(list(dict.fromkeys([*needed, *probabilities]))).with_row_index("_row").collect()

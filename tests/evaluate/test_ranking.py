@@ -117,8 +117,8 @@ def test_age_shifts_the_score_of_each_entity() -> None:
 def test_groups_share_out_the_times() -> None:
     data, score = made(2, times=40, skill=0.3)
     group = ["first" if t < 15 else "second" if t < 35 else None for t in range(40)]
-    found = by_group(data, score, group)
     _, rank_ic = coefficients(data, score)
+    found = by_group(rank_ic, group)
     assert found["first"].value == pytest.approx(rank_ic[:15].mean())
     assert (found["second"].n, set(found)) == (20, {"first", "second"})
     assert hours(np.array([START, START + DAY // 2 + 10**9])) == ["00:00", "12:00"]
@@ -150,11 +150,13 @@ def test_contributions_of_entities_add_up() -> None:
 def test_one_lucky_entity_widens_the_interval_over_entities() -> None:
     data, score = made(6, entities=12)
     score[data.entity == 3] = data.outcome[data.entity == 3] * 1e6
-    found = resampled(data, score)
+    found = resampled(data, score, judge_ranking(data, score))
     assert found["day"].excludes(0)
     assert not found["entity"].excludes(0)
     even, even_score = made(7, entities=40, skill=0.5)
-    assert all(interval.excludes(0) for interval in resampled(even, even_score).values())
+    assert all(
+        interval.excludes(0) for interval in resampled(even, even_score, judge_ranking(even, even_score)).values()
+    )
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,8 @@ def test_classes_by_name_or_number() -> None:
         read_scores(frame(**prob, outcome=["up", "sideways", None, "up"]), "class")
     with pytest.raises(ValueError, match=r"the probabilities of row 1 are \[0\.5, 0\.8\]"):
         read_scores(frame(**{**prob, "prob_down": [0.5, 0.5, 0.1, 0.3]}, outcome=[1, 0, 1, 1]), "class")
+    with pytest.raises(ValueError, match="kind=class takes no scores of other methods beside, got rival"):
+        read_scores(frame(**prob, outcome=[1, 0, 1, 1], rival=[1.0] * 4), "class", Columns(beside=("rival",)))
     with pytest.raises(ValueError, match="kind=class needs two columns prob_<class> or more"):
         read_scores(frame(outcome=[1, 0, 1, 1]), "class")
 
