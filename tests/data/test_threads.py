@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +18,7 @@ from quantattn.data.market import encode, feature_blocks
 from quantattn.data.market.encode import token_table
 from quantattn.data.market.features import FEATURES, book_features, feature_table
 from quantattn.data.market.sessions import Sessions
-from quantattn.data.protocol.labels import Label, MidLabel, NextEventLabel, TripleBarrier, stretch
+from quantattn.data.protocol.labels import Label, MidLabel, NextEventLabel, TripleBarrier, stretch, threshold
 from quantattn.data.sample import write_lobster
 from quantattn.data.sources.source import files_sha256
 from quantattn.data.synthetic import SyntheticMarket
@@ -31,7 +33,7 @@ TABLE = 4_500
 def threads(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """As many threads as a machine with so many cores gives, and a part for each however few its rows are."""
     monkeypatch.setattr(pl, "thread_pool_size", lambda: number)
-    for module in (encode, feature_blocks, stretch):
+    for module in (encode, feature_blocks, stretch, threshold):
         monkeypatch.setattr(module, "LEAST_ROWS", 1)
 
 
@@ -110,6 +112,32 @@ def test_labels_are_those_of_whole_stretches(
     for number in THREADS:
         threads(monkeypatch, number)
         assert label.measure(events, sessions).equals(truth)
+
+
+@pytest.mark.parametrize("rule", ["mean", "quantile", "spread"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_thresholds_and_classes_are_those_of_one_pass(
+    events: pl.DataFrame, rule: Any, classes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    label = MidLabel(20, rule=rule, classes=classes)
+    measured = label.measure(events)
+    train = np.arange(0, events.height * 2 // 3)
+    truth, fitted = label.finish(measured, train)
+    for number in THREADS:
+        threads(monkeypatch, number)
+        made, again = label.finish(measured, train)
+        assert made.equals(truth)
+        assert again == fitted
+
+
+def test_a_sum_is_exact_however_it_is_parted(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    values = random.standard_normal(3_000) * 2.0 ** random.integers(-200, 200, 3_000)
+    truth = math.fsum(values)
+    for number in THREADS:
+        threads(monkeypatch, number)
+        assert threshold.exact_sum(values) == truth
+    assert float(values.sum()) != truth  # the control: an ordinary sum is another number
 
 
 def test_the_first_error_is_the_one_that_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

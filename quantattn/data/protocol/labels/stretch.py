@@ -131,9 +131,10 @@ def over_sessions(
         edges = np.union1d(edges, np.flatnonzero(session[1:] != session[:-1]) + 1)
     made = {name: np.zeros(size, dtype) for name, dtype in columns.items()}
     end, reason = np.zeros(size, np.int64), np.full(size, -1, np.int8)
-    prices = Prices.of(frame)
 
     def put(parts: Sequence[_Part]) -> None:
+        first = parts[0].seen[0]
+        prices = Prices.of(frame[first : parts[-1].seen[1]])
         for part in parts:
             seen, kept = slice(*part.seen), slice(*part.rows)
             close = None
@@ -142,7 +143,9 @@ def over_sessions(
                     reason[kept] = REASONS.index("session end")
                     continue
                 close = int(sessions.close[session[part.rows[0]]])
-            found = measure(Stretch(part.seen[0], time[seen], close, prices.part(*part.seen)))
+            found = measure(
+                Stretch(part.seen[0], time[seen], close, prices.part(seen.start - first, seen.stop - first))
+            )
             own = slice(part.rows[0] - part.seen[0], part.rows[1] - part.seen[0])
             end[kept], reason[kept] = found[1][own], found[2][own]
             for name, column in made.items():

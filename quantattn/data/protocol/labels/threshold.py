@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ import polars as pl
 
 from quantattn.data.protocol.labels.prices import has_book
 from quantattn.data.protocol.labels.reasons import LABEL_REASON
+from quantattn.data.threads import LEAST_ROWS, each, spans
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -99,9 +101,17 @@ class Threshold:
         """Add `label` (Int8): with 3 classes 0 down, 1 flat, 2 up; with 2 classes 0 down, 1 up, and none when flat."""
         if classes not in CLASS_NAMES:
             raise ValueError(f"classes must be 2 or 3, got {classes!r}")
-        num, den = moves["move_num"], moves["move_den"]
-        beyond = _exceeds(num.abs().fill_null(0).to_numpy(), den.fill_null(1).to_numpy(), self.theta).astype(np.int8)
-        way = pl.Series("way", np.where(num.fill_null(0).to_numpy() < 0, -beyond, beyond))
+        num = moves["move_num"]
+        ways = np.empty(len(num), np.int8)
+
+        def put(rows: tuple[int, int]) -> None:
+            here = slice(*rows)
+            own, den = num[here].fill_null(0).to_numpy(), moves["move_den"][here].fill_null(1).to_numpy()
+            beyond = _exceeds(np.abs(own), den, self.theta).astype(np.int8)
+            ways[here] = np.where(own < 0, -beyond, beyond)
+
+        each(put, spans(len(num), LEAST_ROWS))
+        way = pl.Series("way", ways)
         if classes == 3:
             return moves.with_columns(pl.when(num.is_not_null()).then(way + 1).alias("label"))
         flat = num.is_not_null() & (way == 0)
@@ -134,15 +144,20 @@ def exact_sum(values: npt.NDArray[np.float64]) -> float:
     A part of every value, a multiple of one unit, is summed without rounding, then a part of what is left
     (Rump, Ogita, Oishi 2008, "Accurate floating-point summation I", algorithm 3.2).
     """
-    parts: list[float] = []
-    for first in range(0, len(values), _SUMMED_AT_ONCE):
-        rest = values[first : first + _SUMMED_AT_ONCE]
-        while largest := max(float(rest.max()), -float(rest.min())):
-            unit = math.ldexp(1.0, math.frexp(largest)[1] + _SUMMED_AT_ONCE.bit_length())
-            part = (rest + unit) - unit
-            parts.append(float(part.sum()))
-            rest = rest - part
-    return math.fsum(parts)
+
+    def exact_parts(rows: tuple[int, int]) -> list[float]:
+        parts: list[float] = []
+        for first in range(*rows, _SUMMED_AT_ONCE):
+            rest = values[first : min(first + _SUMMED_AT_ONCE, rows[1])]
+            while largest := max(float(rest.max()), -float(rest.min())):
+                unit = math.ldexp(1.0, math.frexp(largest)[1] + _SUMMED_AT_ONCE.bit_length())
+                part = (rest + unit) - unit
+                parts.append(float(part.sum()))
+                rest = rest - part
+        return parts
+
+    # The parts' sum is rounded once, so that it does not matter which parts there are.
+    return math.fsum(chain.from_iterable(each(exact_parts, spans(len(values), LEAST_ROWS))))
 
 
 def _exceeds(num: Int64Array, den: Int64Array, theta: Fraction) -> BoolArray:
