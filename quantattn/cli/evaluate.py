@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         add(f"--{name}", default=name, metavar="COLUMN", help="what the column is called (%(default)s)")
     for name, holds in OPTIONAL.items():
         add(f"--{name}", metavar="COLUMN", help=holds)
-    add("--steps", type=int, default=1, help="steps that every outcome spans, without --horizon (%(default)s)")
+    add("--steps", type=int, help="steps that every outcome spans, without --horizon (1, where entities share times)")
     add("--beside", metavar="COLUMN", nargs="*", default=[], help="scores of other methods")
     add("--quantiles", type=int, default=5, help="the highest is bought, the lowest sold (%(default)s)")
     add("--cost-bps", type=float, default=10.0, help="of every unit traded, in 1/10,000 (%(default)s)")

@@ -141,7 +141,7 @@ def with_outcomes(table: pl.LazyFrame, outcomes: pl.LazyFrame, columns: Columns)
 
 
 def read_scores(
-    table: pl.LazyFrame | pl.DataFrame, kind: Kind, columns: Columns | None = None, *, horizon: int = 1
+    table: pl.LazyFrame | pl.DataFrame, kind: Kind, columns: Columns | None = None, *, horizon: int | None = None
 ) -> dict[int, Scores]:
     """Scores by horizon, shortest first.
 
@@ -150,7 +150,8 @@ def read_scores(
         kind: "return": the outcome is a simple return and the score orders entities; "value": the score is a forecast
             of the outcome, in its units; "class": probabilities of an outcome that is a class.
         columns: what they are called.
-        horizon: steps that every outcome spans, for a table without a column for it.
+        horizon: steps that every outcome spans, for a table without a column for it; None is one, and refused where
+            entities do not share their times, because a step of such a table says nothing of when an outcome ends.
 
     Raises:
         ValueError: a column that lacks or has the wrong type, a score that was available after its time, a baseline
@@ -163,6 +164,8 @@ def read_scores(
     needed = c.named(kind)
     if lacking := [name for name in needed if name not in schema.names()]:
         raise ValueError(f"the table has no column {', '.join(map(repr, lacking))}; it has {', '.join(schema.names())}")
+    if sum(given is not None for given in (c.horizon, c.end, horizon)) > 1:
+        raise ValueError("give one of horizon, end and steps: each says when an outcome was known")
     if kind == "class" and c.beside:
         raise ValueError(f"kind=class takes no scores of other methods beside, got {', '.join(c.beside)}")
     if kind == "class" and len(probabilities) < 2:
@@ -185,7 +188,9 @@ def read_scores(
             raise ValueError(f"{name!r} has no score in {empty:,} rows in which the method has one")
     if frame.height == 0:
         raise ValueError(f"none of the {rows:,} rows has an entity, a time and a score")
-    parts = {horizon: frame}
+    if horizon is None and not (c.horizon or c.end):
+        _shared(frame, c)
+    parts = {1 if horizon is None else horizon: frame}
     if c.horizon:
         if not frame[c.horizon].dtype.is_integer() or frame[c.horizon].null_count():
             raise ValueError(f"{c.horizon!r} must hold whole steps in every row, got {frame[c.horizon].dtype}")
@@ -293,6 +298,15 @@ def _complete(frame: pl.DataFrame, needed: Mapping[str, list[str]]) -> tuple[pl.
             dropped[f"no {what}"] = frame.height - kept.height
         frame = kept
     return frame, dropped
+
+
+def _shared(frame: pl.DataFrame, c: Columns) -> None:
+    times, entities = frame[c.time].n_unique(), frame[c.entity].n_unique()
+    if entities > 1 and frame.height < 2 * times:
+        raise ValueError(
+            f"{frame.height:,} rows of {entities:,} entities lie at {times:,} times, which they do not share: say when "
+            "each outcome was known (end), or how many of the table's times it spans (horizon, steps)"
+        )
 
 
 def _not_late(frame: pl.DataFrame, available: str, time: str) -> None:

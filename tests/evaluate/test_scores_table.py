@@ -73,6 +73,18 @@ def test_horizons_are_told_apart() -> None:
     assert read_scores(end, "return", Columns(end="end"))[1].data.known.tolist() == [1, 1, 2, 2]
 
 
+def test_when_an_outcome_was_known_has_to_be_said_where_times_are_not_shared() -> None:
+    apart = frame(time=[date(2024, 1, day) for day in (1, 2, 3, 4)])
+    with pytest.raises(ValueError, match="4 rows of 2 entities lie at 4 times, which they do not share: say when"):
+        read_scores(apart, "value")
+    assert read_scores(apart, "value", horizon=2)[2].data.horizon == 2
+    with pytest.raises(ValueError, match="horizon must be 1 step or more, got 0"):
+        read_scores(apart, "value", horizon=0)
+    with pytest.raises(ValueError, match="give one of horizon, end and steps"):
+        read_scores(frame(end=[date(2024, 1, 9)] * 4), "value", Columns(end="end"), horizon=2)
+    assert read_scores(apart.filter(pl.col("entity") == "a"), "value")[1].data.horizon == 1
+
+
 def test_classes_by_name_or_number() -> None:
     prob = {"prob_down": [0.5, 0.2, 0.1, 0.3], "prob_up": [0.5, 0.8, 0.9, 0.7], "score": None}
     for outcome in (["up", "down", None, "up"], [1, 0, None, 1]):
