@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from quantattn.attention import ops
+from quantattn.attention.device import on_its_device
 from quantattn.attention.inputs import check_offsets, check_tensors, check_types
 from quantattn.attention.mask import Mask
 from quantattn.attention.options import check_scale
@@ -103,11 +104,15 @@ def hadamard(x: Tensor) -> Tensor:
     return y.view(x.shape) / math.sqrt(d)
 
 
+def signs(d: int, seed: int) -> Tensor:
+    """(D,) of ±1, the same on every device."""
+    return torch.randint(0, 2, (d,), generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
 def rotated(x: Tensor, seed: int = 0) -> Tensor:
     """X · diag(±1) · H / √D over the last axis, a power of two; one orthogonal matrix a seed, on every device."""
-    signs = torch.randint(0, 2, x.shape[-1:], generator=torch.Generator().manual_seed(seed)) * 2 - 1
     x = x.to(lse_dtype(x.dtype))
-    return hadamard(x * signs.to(x.device, x.dtype))
+    return hadamard(x * signs(x.shape[-1], seed).to(x.device, x.dtype))
 
 
 def float8_attention(
@@ -134,7 +139,7 @@ def float8_attention(
         q: (T, H, D) packed, or one sequence when `cu_seqlens` is None; or (B, N, H, D). float16, bfloat16, float32, or
             float64 for sums in float64 (not triton). Finite: unlike in `attention`, a NaN or an infinity spoils its
             block, also where it is hidden.
-        k: (Tk, Hkv, D) or (B, Nk, Hkv, D); shared heads are written out for the kernel.
+        k: (Tk, Hkv, D) or (B, Nk, Hkv, D); shared heads are written out but for hopper.
         v: as k.
         cu_seqlens: (N + 1,) int32 offsets, read by the host; sequences run one after the other.
         cu_seqlens_k: the same for k and v; None means `cu_seqlens`.
@@ -145,7 +150,8 @@ def float8_attention(
         per_block: a scale for each 128 rows of q and 64 of k, and one a head for v; else one each for q, k and v.
         incoherent: whether q and k are rotated before they are rounded; other D than powers of two are filled up.
         seed: of the rotation's signs.
-        backend: "triton" (sm_90 or later, D up to 128), "tiled" (torch, anywhere), or "auto": triton where it can run.
+        backend: "hopper" (sm_90, 16 bits, D up to 128, `per_block`), "triton" (sm_90 or later, D up to 128), "tiled"
+            (torch, anywhere), or "auto": the first of them that can run.
 
     Returns:
         `Attended(out, lse)` as `attention` gives them.
@@ -160,7 +166,8 @@ def float8_attention(
     cu_q, cu_k = check_offsets(q, k, cu_seqlens, cu_seqlens_k)
     factor = _positive(scale, q)
     d = max(_NARROWEST, 1 << (q.shape[-1] - 1).bit_length())
-    compute = _by_kernel if _through_triton(backend, q, d) else attend_quantised
+    backend = _choose(backend, q, d, per_block)
+    compute = _by_kernel if backend == "triton" else attend_quantised
     heads, wide = q.shape[-2], q.dtype
 
     def one(q: Tensor, k: Tensor, v: Tensor) -> Attended:
@@ -168,6 +175,8 @@ def float8_attention(
         if q.numel() == 0 or k.numel() == 0:
             empty = torch.full(q.shape[:-1], -torch.inf, dtype=lse_dtype(wide), device=q.device)
             return Attended(torch.zeros_like(q), empty)
+        if backend == "hopper":
+            return _on_hopper(q, k, v, factor, mask.causal, incoherent, seed)
         k, v = (x.repeat_interleave(heads // x.shape[2], 2) for x in (k, v))
         filled = [functional.pad(x, (0, d - x.shape[-1])) for x in (q, k, v)]
         if incoherent:
@@ -236,22 +245,37 @@ def _by_kernel(q: Quantised, k: Quantised, v: Quantised, scale: float, causal: b
     return float8.launch(*q[:2], *k[:2], *v[:2], scale=scale, causal=causal, dtype=dtype)
 
 
-def _through_triton(backend: str, q: Tensor, d: int) -> bool:
-    """Whether the kernel runs; raises where it was asked for and cannot."""
-    if backend not in ("auto", "triton", "tiled"):
-        raise ValueError(f"backend must be one of auto, triton, tiled; got {backend!r}")
+@on_its_device
+def _on_hopper(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, incoherent: bool, seed: int) -> Attended:
+    from quantattn.attention.kernels.hopper.float8_launch import launch_float8, round_inputs
+
+    found = launch_float8(round_inputs(q, k, v, incoherent=incoherent, seed=seed), scale, causal, q.dtype)
+    return Attended(found.out[..., : q.shape[-1]], found.lse)
+
+
+def _choose(backend: str, q: Tensor, d: int, per_block: bool) -> str:
+    """Which backend runs; raises where the one that was asked for cannot."""
+    if backend not in ("auto", "hopper", "triton", "tiled"):
+        raise ValueError(f"backend must be one of auto, hopper, triton, tiled; got {backend!r}")
     interpreted = q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    able = interpreted or (q.is_cuda and torch.cuda.get_device_capability(q.device) >= (9, 0))
-    why = None
-    if not able:
-        why = f"a GPU of compute capability 9.0 or later, got {q.device}"
+    capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else (0, 0)
+    triton = hopper = None
+    if capability < (9, 0) and not interpreted:
+        triton = f"a GPU of compute capability 9.0 or later, got {q.device}"
     elif d > _WIDEST or q.dtype == torch.float64:
-        why = f"head sizes up to {_WIDEST} and float16, bfloat16 or float32, got {q.shape[-1]} and {q.dtype}"
+        triton = f"head sizes up to {_WIDEST} and float16, bfloat16 or float32, got {q.shape[-1]} and {q.dtype}"
     elif q.numel() // max(1, q.shape[-3] * q.shape[-1]) > 65_535:
-        why = f"at most 65,535 sequences × heads, got q {tuple(q.shape)}"
-    if backend == "triton" and why is not None:
-        raise ValueError(f"backend 'triton' of float8_attention needs {why}")
-    return backend == "triton" or (backend == "auto" and why is None and not interpreted)
+        triton = f"at most 65,535 sequences × heads, got q {tuple(q.shape)}"
+    if capability != (9, 0):
+        hopper = f"a GPU of compute capability 9.0, got {q.device}"
+    elif q.dtype not in (torch.float16, torch.bfloat16) or not per_block:
+        hopper = f"float16 or bfloat16 and scales by block, got {q.dtype} and per_block={per_block}"
+    for name, why in (("hopper", hopper or triton), ("triton", triton)):
+        if backend == name and why is not None:
+            raise ValueError(f"backend {name!r} of float8_attention needs {why}")
+        if backend == name or (backend == "auto" and why is None and not interpreted):
+            return name
+    return "tiled"
 
 
 def _positive(scale: float | None, q: Tensor) -> float:

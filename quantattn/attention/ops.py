@@ -18,6 +18,7 @@ from quantattn.attention.device import on_its_device
 from quantattn.attention.dropout import threshold
 from quantattn.attention.extras import Extras
 from quantattn.attention.mask import Mask
+from quantattn.attention.operators import differentiate, operator
 from quantattn.attention.rules import rule_named
 from quantattn.attention.seen import as_given
 from quantattn.attention.state import lse_dtype
@@ -104,10 +105,15 @@ def _problem(
     )  # fmt: skip
 
 
-@torch.library.custom_op(
-    "quantattn::attention",
-    mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}, {_MORE}, {_ORDER}, {_HOPPER}) -> (Tensor, Tensor)",
+def _forward_shapes(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    b, n, h, d = q.shape
+    return q.new_empty(b, n, h, d), q.new_empty(b, h, n, dtype=torch.float32)
+
+
+@operator(
+    "attention",
+    f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}, {_MORE}, {_ORDER}, {_HOPPER}) -> (Tensor, Tensor)",
+    _forward_shapes,
 )
 @on_its_device
 def attention_op(
@@ -127,17 +133,31 @@ def attention_op(
     return out, lse
 
 
-@attention_op.register_fake
-def _forward_shapes(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    b, n, h, d = q.shape
-    return q.new_empty(b, n, h, d), q.new_empty(b, h, n, dtype=torch.float32)
+def _shapes_of_more(
+    q: Tensor, bias: Tensor | None, scales: Tensor | None, sinks: Tensor | None, wants_dbias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dbias, dscales, dsinks without data; an operator returns tensors, so what there is not is an empty one."""
+    dbias = q.new_empty(0) if bias is None or not wants_dbias else bias.new_empty(bias.shape)
+    dscales, dsinks = (q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (scales, sinks))
+    return dbias, dscales, dsinks
 
 
-@torch.library.custom_op(
-    "quantattn::attention_backward",
-    mutates_args=(),
-    schema=f"(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_PROBLEM}, {_MORE}, "
+def _backward_shapes(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
+    scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
+    scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
+    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
+    wants_dbias: bool = False, hopper: bool = False, repeats: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return *(x.new_empty(x.shape) for x in (q, k, v)), *_shapes_of_more(q, bias, scales, sinks, wants_dbias)  # type: ignore[return-value]
+
+
+@operator(
+    "attention_backward",
+    f"(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_PROBLEM}, {_MORE}, "
     f"bool wants_dbias=False, {_HOPPER}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _backward_shapes,
 )
 @on_its_device
 def attention_backward_op(
@@ -181,27 +201,6 @@ def _longest(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None) -> 
     return (int(cu_q.diff().max()), int(cu_k.diff().max())) if cu_q.shape[0] > 1 else (0, 0)
 
 
-@attention_backward_op.register_fake
-def _backward_shapes(
-    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    cu_q: Tensor | None, cu_k: Tensor | None, bias: Tensor | None,
-    scale: float, left: int | None, right: int | None, prefix: int = 0, softcap: float = 0.0, dropout: float = 0.0,
-    scales: Tensor | None = None, alibi: Tensor | None = None, sinks: Tensor | None = None,
-    segments: Tensor | None = None, segments_k: Tensor | None = None, seed: Tensor | None = None, rule: str = "",
-    wants_dbias: bool = False, hopper: bool = False, repeats: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return *(x.new_empty(x.shape) for x in (q, k, v)), *_shapes_of_more(q, bias, scales, sinks, wants_dbias)  # type: ignore[return-value]
-
-
-def _shapes_of_more(
-    q: Tensor, bias: Tensor | None, scales: Tensor | None, sinks: Tensor | None, wants_dbias: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dbias, dscales, dsinks without data; an operator returns tensors, so what there is not is an empty one."""
-    dbias = q.new_empty(0) if bias is None or not wants_dbias else bias.new_empty(bias.shape)
-    dscales, dsinks = (q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (scales, sinks))
-    return dbias, dscales, dsinks
-
-
 _BIAS = 5
 """Place of the bias among the inputs of either operator."""
 
@@ -227,7 +226,8 @@ def _differentiate(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Te
     return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 3, *more, *(None,) * 7
 
 
-attention_op.register_autograd(_differentiate, setup_context=_save)
+differentiate(attention_op, _differentiate, _save)
+differentiate(attention_backward_op)
 
 
 _PACK = (
@@ -252,10 +252,14 @@ def _tiling(
     return Tiling(tuple(cu_q.tolist()), tuple(cu_k.tolist()), mask, scale, block_q, block_k, ordered)
 
 
-@torch.library.custom_op(
-    "quantattn::packed_attention",
-    mutates_args=(),
-    schema=f"(Tensor q, Tensor k, Tensor v, {_PACK}, {_MORE}, {_ORDER}) -> (Tensor, Tensor)",
+def _packed_shapes(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=lse_dtype(q.dtype))
+
+
+@operator(
+    "packed_attention",
+    f"(Tensor q, Tensor k, Tensor v, {_PACK}, {_MORE}, {_ORDER}) -> (Tensor, Tensor)",
+    _packed_shapes,
 )
 def packed_attention_op(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, bias: Tensor | None,
@@ -274,16 +278,20 @@ def packed_attention_op(
     return out, lse
 
 
-@packed_attention_op.register_fake
-def _packed_shapes(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=lse_dtype(q.dtype))
+def _packed_backward_shapes(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wants_dbias: bool,
+    cu_q: Tensor, cu_k: Tensor, bias: Tensor | None, *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    more = rest[6:]
+    scales, sinks = (more[i] if len(more) > i else None for i in (3, 5))
+    return *(x.new_empty(x.shape) for x in (q, k, v)), *_shapes_of_more(q, bias, scales, sinks, wants_dbias)  # type: ignore[return-value]
 
 
-@torch.library.custom_op(
-    "quantattn::packed_attention_backward",
-    mutates_args=(),
-    schema="(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, bool wants_dbias, "
+@operator(
+    "packed_attention_backward",
+    "(Tensor do, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, bool wants_dbias, "
     f"{_PACK}, {_MORE}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _packed_backward_shapes,
 )
 def packed_attention_backward_op(
     do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wants_dbias: bool,
@@ -299,16 +307,6 @@ def packed_attention_backward_op(
     with as_given(q.device):
         results = _plain(backend).backward(q, k, v, bias, out, lse, do, dlse, tiling, wants_dbias, extras)
     return tuple(q.new_empty(0) if x is None else x for x in results)  # type: ignore[return-value]
-
-
-@packed_attention_backward_op.register_fake
-def _packed_backward_shapes(
-    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wants_dbias: bool,
-    cu_q: Tensor, cu_k: Tensor, bias: Tensor | None, *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    more = rest[6:]
-    scales, sinks = (more[i] if len(more) > i else None for i in (3, 5))
-    return *(x.new_empty(x.shape) for x in (q, k, v)), *_shapes_of_more(q, bias, scales, sinks, wants_dbias)  # type: ignore[return-value]
 
 
 def _save_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -332,4 +330,5 @@ def _differentiate_packed(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> t
     return dq, dk, dv, None, None, dbias if wants_dbias else None, *(None,) * 6, *more, *(None,) * 5
 
 
-packed_attention_op.register_autograd(_differentiate_packed, setup_context=_save_packed)
+differentiate(packed_attention_op, _differentiate_packed, _save_packed)
+differentiate(packed_attention_backward_op)

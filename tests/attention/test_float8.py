@@ -217,7 +217,7 @@ def test_the_output_keeps_its_dtype():
         ({"scale": -1.0}, ValueError, "a scale above 0, got -1.0"),
         ({"scale": torch.ones(2)}, TypeError, "one scale, a number, got a tensor"),
         ({"seed": 0.5}, TypeError, "seed must be an int, got 0.5"),
-        ({"backend": "exact"}, ValueError, "one of auto, triton, tiled; got 'exact'"),
+        ({"backend": "exact"}, ValueError, "one of auto, hopper, triton, tiled; got 'exact'"),
         ({"v": torch.zeros(9, 2, 32)}, ValueError, "k and v must have one shape"),
         ({"k": None}, TypeError, "k must be a tensor, got NoneType"),
         ({"q": torch.zeros(8, 2, 32, requires_grad=True)}, ValueError, "has no gradient; call it under"),
@@ -235,6 +235,10 @@ def test_a_kernel_that_cannot_run_is_refused(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with pytest.raises(ValueError, match=r"needs a GPU of compute capability 9.0 or later, got cpu"):
         float8_attention(x, x, x, backend="triton")
+    with pytest.raises(
+        ValueError, match=r"'hopper' of float8_attention needs a GPU of compute capability 9.0, got cpu"
+    ):
+        float8_attention(x, x, x, backend="hopper")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     wide = torch.zeros(8, 2, 192)
     with pytest.raises(ValueError, match="head sizes up to 128 and float16, bfloat16 or float32, got 192"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -116,13 +116,15 @@ def capability(device: torch.device) -> int:
 
 def can_describe(x: Tensor) -> bool:
     """Whether the tensor memory accelerator can read x (B, N, H, D): unit last stride, 16-byte base and strides."""
-    step = x.element_size()
-    return (
-        x.numel() > 0
-        and x.stride(-1) == 1
-        and x.data_ptr() % 16 == 0
-        and all(x.stride(i) * step % 16 == 0 and x.stride(i) > 0 for i in range(3) if x.shape[i] > 1)
+    return x.data_ptr() % 16 == 0 and _describable(x.shape, x.stride(), x.element_size())
+
+
+@lru_cache(maxsize=4096)
+def _describable(sizes: tuple[int, ...], steps: tuple[int, ...], size: int) -> bool:
+    aligned = all(
+        step * size % 16 == 0 and step > 0 for length, step in zip(sizes[:3], steps[:3], strict=True) if length > 1
     )
+    return 0 not in sizes and steps[-1] == 1 and aligned
 
 
 def describe(x: Tensor, block: int, block_d: int) -> TensorDescriptor:

@@ -17,17 +17,18 @@ from compiling import SHARED_LIMIT, assemble
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from quantattn.attention.kernels.hopper import configs, launch
+from quantattn.attention.kernels.hopper import configs, float8_launch, launch
 from quantattn.attention.kernels.launch import Problem
 
 WORKERS = 2
 MASKS = {"full": (None, None), "causal": (None, 0), "window": (64, 9)}
-TABLES = {"fwd": configs.FORWARD, "short": configs.SHORT, "bwd": configs.BACKWARD}
+TABLES = {"fwd": configs.FORWARD, "short": configs.SHORT, "bwd": configs.BACKWARD, "float8": configs.FLOAT8}
 VARIANTS = [
     (kernel, d, mask, packed)
     for kernel, table in TABLES.items()
     for d in table
-    for mask, packed in (("full", False), ("causal", True), ("window", True))
+    for mask, packed in (("full", False), ("causal", kernel != "float8"), ("window", True))
+    if (kernel, mask) != ("float8", "window")
 ]
 
 
@@ -64,9 +65,10 @@ def prepare() -> None:
     """Have launches compile, in this process."""
     driver.set_active(NoDevice())
     warnings.simplefilter("ignore")  # 3.9 announces what 3.10 will do by default
-    launch.multiprocessors = lambda device: 132
-    for name in [name for name in vars(launch) if name.startswith("_attention_")]:
-        setattr(launch, name, Compiled(getattr(launch, name)))
+    for module in (launch, float8_launch):
+        module.multiprocessors = lambda device: 132
+        for name in [name for name in vars(module) if name.startswith(("_attention_", "_float8_", "_round_"))]:
+            setattr(module, name, Compiled(getattr(module, name)))
 
 
 def row_of(variant: tuple[str, int, str, bool]) -> dict[str, object]:
@@ -76,11 +78,15 @@ def row_of(variant: tuple[str, int, str, bool]) -> dict[str, object]:
     cu = torch.tensor([0, 250, 600], dtype=torch.int32) if packed else None
     problem, lse = Problem(0.1, *MASKS[mask], cu, cu), torch.empty(1, 4, 600)
     config = TABLES[kernel][d]
-    if kernel == "bwd":
+    if kernel == "float8":
+        rounded = float8_launch.round_inputs(q, k, k, incoherent=True, seed=0)
+        float8_launch.launch_float8(rounded, 0.1, mask == "causal", q.dtype, config)
+    elif kernel == "bwd":
         launch.launch_backward(q, None, q, k, k, q, lse, q.clone(), k.clone(), k.clone(), problem, config)
     else:
         launch.launch_forward(q, k, k, q.clone(), lse, problem, config)
-    built = getattr(launch, "_attention_bwd" if kernel == "bwd" else "_attention_fwd").built.pop()
+    kernels = {"bwd": launch._attention_bwd, "float8": float8_launch._float8_fwd}
+    built = kernels.get(kernel, launch._attention_fwd).built.pop()
     assembled = assemble(built, 90)
     return {
         "kernel": kernel,

@@ -26,6 +26,16 @@ def to_16_bits(x, dtype: gl.constexpr):
 
 
 @gluon.jit
+def to_8_bits(x):
+    """Float32 to float8 e4m3, four at a time; what is larger than 448 becomes 448."""
+    return gl.inline_asm_elementwise(
+        "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; "
+        "mov.b32 $0, {low, high}; }",
+        "=r,f,f,f,f", [x], dtype=gl.float8e4nv, is_pure=True, pack=4,
+    )  # fmt: skip
+
+
+@gluon.jit
 def meet(barrier, THREADS: gl.constexpr):
     """Wait at a named barrier (8 … 15) until THREADS threads have come or announced themselves."""
     gl.inline_asm_elementwise(

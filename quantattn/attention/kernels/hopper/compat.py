@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language import _core as core
 from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 """(descriptor, corner, barrier, buffer): a box of global memory into shared memory, announced on the barrier."""
@@ -17,6 +19,17 @@ tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 _HAS_ADD = hasattr(tma, "async_atomic_add")
 _REINTERPRETS = hasattr(core.shared_memory_descriptor, "reinterpret")
+
+
+def descriptor_of(x: Tensor, parts: tuple[Any, Any, Any, Any]) -> TensorDescriptor:
+    """Descriptor of x with a shape, strides, box and layout that are known to be right.
+
+    Its constructor checks them again at every call, which takes ten times as long. What has a default keeps it.
+    """
+    descriptor = object.__new__(TensorDescriptor)
+    descriptor.base = x
+    descriptor.shape, descriptor.strides, descriptor.block_shape, descriptor.layout = parts
+    return descriptor
 
 
 @core.builtin

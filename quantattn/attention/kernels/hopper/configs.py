@@ -65,6 +65,15 @@ SHORT = {
     128: ForwardConfig(1, 64, stages=2, registers=168, spare=32, overlap=True, turns=False, programs=2),
 }
 """The same where a query sees few keys: a tile is over soon, and what its program waits for others do beside it."""
+FLOAT8 = (
+    {
+        64: ForwardConfig(3, 128, stages=4, registers=160, spare=32, overlap=True, turns=False),
+        128: ForwardConfig(3, 128, stages=3, registers=160, spare=32, overlap=False, turns=False),
+    }
+    if _TRITON < (3, 8)  # from there on they need more registers than three warpgroups leave
+    else dict.fromkeys((64, 128), ForwardConfig(2, 128, stages=4, registers=240, spare=24, overlap=False, turns=False))
+)
+"""The same in eight bits."""
 _FEW = {64: (512, 2048), 128: (0, 1024)}
 """How many keys are few, by columns: without a bound and with one."""
 

@@ -11,6 +11,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from quantattn.attention.kernels.hopper import backward, tasks
 from quantattn.attention.kernels.hopper.backward import _attention_bwd
+from quantattn.attention.kernels.hopper.compat import descriptor_of
 from quantattn.attention.kernels.hopper.configs import (
     BACKWARD,
     BackwardConfig,
@@ -162,9 +163,9 @@ def launch_backward(
 
 def _line(x: Tensor) -> TensorDescriptor:
     """Descriptor of a row of float32 in pieces of 64."""
-    return TensorDescriptor.from_tensor(x, [_HALF], swizzled(0, 32, 1))
+    return descriptor_of(x, (list(x.shape), [1], [_HALF], swizzled(0, 32, 1)))
 
 
 def _tile(x: Tensor) -> TensorDescriptor:
     """Descriptor of lines of float32 in tiles of 64 × 64 numbers."""
-    return TensorDescriptor.from_tensor(x, [_HALF * _HALF // _LINE, _LINE], swizzled(0, 32, 2))
+    return descriptor_of(x, (list(x.shape), [_LINE, 1], [_HALF * _HALF // _LINE, _LINE], swizzled(0, 32, 2)))

@@ -13,7 +13,7 @@ and an address has 64 bits, while the axis of rows is declared 2³⁰ long: row 
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from quantattn.attention.kernels.hopper.compat import reshaped, tma_load, tma_store
+from quantattn.attention.kernels.hopper.compat import descriptor_of, reshaped, tma_load, tma_store
 from quantattn.attention.kernels.launch import can_describe
 
 _LONG = 1 << 30
@@ -42,20 +42,25 @@ def swizzled(width: int, bits: int, rank: int) -> gl.NVMMASharedLayout:
 
 
 def describe(x: Tensor, rows: int, columns: int, *, packed: bool) -> TensorDescriptor:
-    """Descriptor of 16-bit x (B, N, H, D), B = 1 when packed, for boxes of `rows` × `columns` ≥ D of one head.
+    """Descriptor of x (B, N, H, D), 16 or 8 bits, B = 1 when packed, for boxes of `rows` × `columns` ≥ D of one head.
 
     x is `describable`. Columns ≥ D arrive as zeros.
     """
-    batch, n, heads, d = x.shape
-    size = x.element_size()
+    return descriptor_of(x, _layout(x.shape, x.stride(), x.element_size(), rows, columns, packed))
+
+
+@lru_cache(maxsize=4096)
+def _layout(
+    sizes: tuple[int, ...], steps: tuple[int, ...], size: int, rows: int, columns: int, packed: bool
+) -> tuple[list[int], list[int], list[int], gl.NVMMASharedLayout]:
+    """Shape, strides, box and layout of a descriptor: made once, for in small problems they are what the host does."""
+    batch, n, heads, d = sizes
     # The stride of an axis of length 1 is never used but must be well-formed.
-    b, s, h = (x.stride(i) if x.shape[i] > 1 else d * 16 for i in range(3))
-    swizzle = min(128, columns * size)
-    layout = swizzled(swizzle, 8 * size, 5 if packed else 4)
+    b, s, h = (step if length > 1 else d * 16 for length, step in zip(sizes[:3], steps[:3], strict=True))
+    layout = swizzled(min(128, columns * size), 8 * size, 5 if packed else 4)
     if packed:
-        shape, strides = [2**31 - 1, 2**31 - 1, _LONG, heads, d], [_WRAP - s, s, s, h, 1]
-        return TensorDescriptor(x, shape, strides, [1, 1, rows, 1, columns], layout)
-    return TensorDescriptor(x, [batch, n, heads, d], [b, s, h, 1], [1, rows, 1, columns], layout)
+        return [2**31 - 1, 2**31 - 1, _LONG, heads, d], [_WRAP - s, s, s, h, 1], [1, 1, rows, 1, columns], layout
+    return [batch, n, heads, d], [b, s, h, 1], [1, rows, 1, columns], layout
 
 
 @gluon.jit
