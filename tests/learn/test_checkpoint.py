@@ -249,11 +249,3 @@ def test_what_could_not_be_written_is_raised_at_the_next_occasion(tmp_path: Path
         writer.wait()
     writer.close()
     assert checkpoint.read_checkpoint(tmp_path / "good.ckpt")
-
-
-def test_sigusr1_is_a_sigterm_that_came_early() -> None:
-    from quantattn.learn.signals import StopFlag
-
-    flag = StopFlag()
-    flag._note(signal.SIGUSR1, None)
-    assert flag.received == signal.SIGTERM

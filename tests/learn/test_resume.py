@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Iterator
 from itertools import product
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping
 from toy import train
 
@@ -68,6 +70,38 @@ def test_ctrl_c_saves_and_stops_too_and_gets_its_meaning_back(tmp_path: Path) ->
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     second, _, _ = train(tmp_path / "parts", validate_every=3, resume=tmp_path / "parts" / LAST)
     assert (second.stopped, second.signal, second.best_value) == (False, None, whole.best_value)
+
+
+def test_sigusr1_is_a_sigterm_that_came_early(tmp_path: Path) -> None:
+    """Slurm sends it before the time of a job is over (`--signal=USR1@120`)."""
+    whole, _, _ = train(tmp_path / "whole", validate_every=3)
+    first, _, _ = train(tmp_path / "parts", validate_every=3, watch=stop_at(2, signal.SIGUSR1))
+    assert (first.stopped, first.signal, first.step) == (True, signal.SIGTERM, 2)
+    second, _, _ = train(tmp_path / "parts", validate_every=3, resume=tmp_path / "parts" / LAST)
+    assert (second.stopped, second.best_value) == (False, whole.best_value)
+
+
+def test_what_callbacks_draw_goes_on_where_it_stood(tmp_path: Path) -> None:
+    """The control: without the states that a checkpoint keeps, the second half would draw the first half's numbers."""
+
+    class Draws(Callback):
+        def __init__(self) -> None:
+            self.drawn: list[tuple[float, float]] = []
+
+        def on_train_batch_end(self, *given: object) -> None:
+            self.drawn.append((random.random(), float(torch.rand(()))))
+
+    def drawn(folder: str, **more: object) -> list[tuple[float, float]]:
+        random.seed(1)
+        draws = Draws()
+        train(tmp_path / folder, validate_every=3, callbacks=[draws], **more)  # type: ignore[arg-type]
+        return draws.drawn
+
+    whole = drawn("whole")
+    first = drawn("parts", watch=stop_at(3))
+    second = drawn("parts", resume=tmp_path / "parts" / LAST)
+    assert len(set(whole)) == 6
+    assert first + second == whole
 
 
 @pytest.mark.usefixtures("in_the_foreground")
