@@ -35,10 +35,11 @@ import torch.distributed as dist
 from quantattn.cli.benchmarks.results import write_rows
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 from quantattn.learn.datamodule import PreparedData
-from quantattn.learn.fit import Progress, TrainerSettings, fit
+from quantattn.learn.fit import Progress, fit
 from quantattn.learn.history import read_rows
 from quantattn.learn.module import Schedule, Training
 from quantattn.learn.parallel import World, joined
+from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import Encoder, MaskedEvents, Model, NextEvent
 from quantattn.nn.encoder import share_rows
 

@@ -13,7 +13,7 @@ from quantattn.attention.certificate import Certificate, changed
 from quantattn.attention.choose import require_backend
 from quantattn.attention.validate import validate
 from quantattn.learn.closing import Exactness
-from quantattn.learn.fit import TrainerSettings
+from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import EncoderConfig
 
 

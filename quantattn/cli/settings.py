@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from quantattn.attention.choose import BACKENDS
-from quantattn.learn.fit import TrainerSettings
+from quantattn.learn.trainer import TrainerSettings
 from quantattn.learn.tuning import Tuning
 from quantattn.nn import SIZES, EncoderConfig
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ from rich.console import Console
 
 from quantattn.cli import show, terminal
 from quantattn.cli.certify import backends_used, certify
-from quantattn.cli.config import flatten, plain, run_application
+from quantattn.cli.config import flags_first, flatten, plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError, nearest
 from quantattn.cli.instantiate import instantiate, settings
+from quantattn.cli.launch import end_with_launcher
 from quantattn.cli.preparation import check_data, check_goal, prepare
 from quantattn.cli.settings import TrainSettings
+from quantattn.cli.team import Team, started_here, world_of
 from quantattn.data.prepared import Prepared
 from quantattn.data.protocol.splits.plan import require_fold
 from quantattn.data.value_edges import value_edges, vector_scales
@@ -34,21 +37,34 @@ if TYPE_CHECKING:
 
 def run(arguments: list[str]) -> int:
     """Train as the arguments, Hydra overrides of `conf/train.yaml`, say."""
-    return run_application("train", arguments, train)
+    flags = [argument for argument in flags_first(arguments) if argument not in ("-m", "--multirun")]
+    kept = flags[: next((at for at, flag in enumerate(flags) if "=" in flag and not flag.startswith("-")), len(flags))]
+    return run_application("train", arguments, partial(train, flags=kept))
 
 
-def train(config: DictConfig) -> int:
-    """One training run; its exit code."""
+def train(config: DictConfig, flags: Sequence[str] = ()) -> int:
+    """One training run; its exit code. `flags` are those of Hydra, for the processes that it starts."""
     from quantattn.learn.folder import holding
+    from quantattn.learn.parallel import joined
 
-    console = terminal.console()
     given = plain(config)
     asked = settings(TrainSettings, given, "")
     folder = Path(asked.paths.output_dir)
     parts = build(asked)
-    with stopping_on_sigterm(), holding(folder):
-        resume = claim_folder(folder, asked, given)
-        return _train(asked, given, parts, folder, resume, console)
+    world = world_of(asked)
+    if world is None:
+        return started_here(asked, folder, flags)
+    console = terminal.console(quiet=world.rank > 0)
+    with stopping_on_sigterm(), ExitStack() as stack:
+        resume = None
+        if world.rank == 0:
+            stack.enter_context(holding(folder))
+            resume = claim_folder(folder, asked, given)
+        if world.size == 1:
+            return _train(asked, given, parts, folder, resume, console)
+        end_with_launcher()
+        team = Team(world, stack.enter_context(joined(world, asked.trainer.accelerator)))
+        return _train(asked, given, parts, folder, resume, console, team)
 
 
 def build(asked: TrainSettings) -> dict[str, Any]:
@@ -187,15 +203,19 @@ def _train(
     folder: Path,
     resume: Path | None,
     console: Console,
+    team: Team | None = None,
 ) -> int:
     from quantattn.learn.run import run as run_training
 
     console.print(f"run folder {folder}" + from_where(resume, asked.train))
-    prepared = prepare(asked, parts["splits"])
+    if team is None:
+        prepared = prepare(asked, parts["splits"])
+    else:
+        prepared, resume = team.prepare(asked, parts["splits"], resume)
     for line in show.data_lines(prepared):
         console.print(line)
     encoder = encoder_of(asked, prepared)
-    exactness = certify(encoder, asked.trainer)
+    exactness = certify(encoder, asked.trainer) if team is None or team.world.rank == 0 else None
     with show.progress(console) as watch:
         outcome = run_training(
             folder,
@@ -208,11 +228,14 @@ def _train(
             loggers=parts["loggers"],
             watch=watch,
             resume=resume,
+            **({} if team is None else {"world": team.world}),
         )
     fitted = outcome.fitted
     if fitted is not None and fitted.stopped:
         console.print(f"stopped at step {fitted.step}; ckpt_path=auto paths.output_dir={folder} goes on")
         return 128 + (fitted.signal or signal.SIGTERM)
+    if team is not None and team.world.rank > 0:
+        return DONE
     if fitted is not None:
         best = f"best validation loss {fitted.best_value:.4f} at step {fitted.best_step}"
         if fitted.best_step < 0:

@@ -15,8 +15,8 @@ import torch
 
 from quantattn.data.pack import SequenceSet, plan
 from quantattn.learn.files import write_json
-from quantattn.learn.fit import TrainerSettings
 from quantattn.learn.module import Training
+from quantattn.learn.trainer import TrainerSettings
 
 T = TypeVar("T")
 BUDGET = "budget.json"

@@ -114,8 +114,9 @@ def _clear(folder: Path) -> None:
     for left in [*folder.glob(".*"), *folder.glob("checkpoints/.*")]:
         if _LEFT.fullmatch(left.name):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
-    if (folder / LOADER / "sequences.json").is_file():
-        shutil.rmtree(folder / LOADER)
+    for shared in folder.glob(f"{LOADER}*"):
+        if (shared / "sequences.json").is_file():
+            shutil.rmtree(shared)
 
 
 def claim(folder: Path, ckpt_path: str | None) -> Path | None:

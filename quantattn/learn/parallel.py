@@ -94,7 +94,7 @@ def joined(world: World, accelerator: str) -> Iterator[Store]:
     try:
         yield store
     finally:
-        dist.destroy_process_group()
+        leave()
 
 
 def _as_torchrun_says(world: World) -> None:

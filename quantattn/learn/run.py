@@ -21,14 +21,16 @@ from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.learn.closing import Exactness, Story, close, figures_of
 from quantattn.learn.datamodule import PreparedData, epoch_batches, shared
 from quantattn.learn.files import write_json
-from quantattn.learn.fit import Fitted, Progress, TrainerSettings, fit
+from quantattn.learn.fit import ALONE, Fitted, Progress, fit
 from quantattn.learn.folder import LOADER, commit, environment
 from quantattn.learn.history import curves
 from quantattn.learn.module import OptimizerFactory, Training
 from quantattn.learn.optimisers import Schedule
+from quantattn.learn.parallel import World, leave
 from quantattn.learn.predict import predict
 from quantattn.learn.pretraining import close_pretraining
 from quantattn.learn.rows import training_rows
+from quantattn.learn.trainer import TrainerSettings
 from quantattn.learn.tuning import Tuning, like, restrain, started, summary
 from quantattn.nn import Encoder, EncoderConfig, Model, Objective, load_model, save_pretrained
 from quantattn.nn.adapters import merge_adapters
@@ -99,8 +101,11 @@ def run(
     loggers: Sequence[Logger] = (),
     watch: Callable[[Progress], None] | None = None,
     resume: Path | None = None,
+    world: World = ALONE,
 ) -> Outcome:
     """Train, keep the best weights as a model folder, and evaluate them on the test rows.
+
+    Of several processes all train, and the first one does the rest alone.
 
     Raises:
         LeakError: the audit of the data failed.
@@ -109,17 +114,20 @@ def run(
         ValueError: settings that do not fit the data, named in the sentence.
     """
     prepared.audit.require()
+    alone_here = world.rank == 0
     if settings.exactness is not None:
-        write_json(folder / "certificate.json", settings.exactness.document)
+        if alone_here:
+            write_json(folder / "certificate.json", settings.exactness.document)
         if not settings.exactness.passed:
             raise ExactnessError(settings.exactness.sentence)
     objective = objective.fitted(training_rows(prepared))
     random.seed(settings.seed)  # a checkpoint keeps the state of this generator too
     torch.manual_seed(settings.seed)
     model, taken, frozen = begin(encoder, objective, prepared, settings.tuning)
-    write_json(folder / "environment.json", environment())
-    write_json(folder / "data.json", described_data(prepared))
-    write_json(folder / "tuning.json", summary(taken, model))
+    if alone_here:
+        write_json(folder / "environment.json", environment())
+        write_json(folder / "data.json", described_data(prepared))
+        write_json(folder / "tuning.json", summary(taken, model))
     total = total_steps(prepared, settings)
     module = Training(
         model,
@@ -129,15 +137,17 @@ def run(
         seed=settings.seed,
         layer_decay=settings.tuning.layer_decay,
         frozen=frozen,
+        **share_of(world, settings.trainer),
     )
     fitted = None
     if settings.train:
-        fitted = _fit(module, prepared, folder, settings, total, callbacks, loggers, watch, resume)
-        if fitted.stopped:
+        fitted = _fit(module, prepared, folder, settings, total, callbacks, loggers, watch, resume, world)
+        leave()
+        if fitted.stopped or not alone_here:
             return Outcome(fitted, None, {})
     else:
         load_weights(module, resume)
-    merge_adapters(model)
+    merge_adapters(model := module.model)
     begun = () if taken is None else taken.sentences()
     keep(model, folder, prepared, settings, fitted)
     figures = {} if fitted is None else {"valid/loss": fitted.best_value, "seconds": fitted.seconds}
@@ -172,9 +182,11 @@ def _fit(
     loggers: Sequence[Logger],
     watch: Callable[[Progress], None] | None,
     resume: Path | None,
+    world: World,
 ) -> Fitted:
-    workers = settings.trainer.workers
-    with shared(prepared.train, folder / LOADER, workers) as train:
+    workers, share = settings.trainer.workers, share_of(world, settings.trainer)
+    beside = folder / (f"{LOADER}{world.rank}" if world.rank else LOADER)
+    with shared(prepared.train, beside, workers) as train:
         data = PreparedData(
             train,
             prepared.valid,
@@ -183,6 +195,8 @@ def _fit(
             batches=total * settings.trainer.batches_a_step,
             step=settings.trainer.batches_a_step,
             workers=workers,
+            rank=share["rank"],
+            world=share["ranks"],
         )
         return fit(
             module,
@@ -194,7 +208,13 @@ def _fit(
             loggers=loggers,
             watch=watch,
             resume=resume,
+            world=world,
         )
+
+
+def share_of(world: World, trainer: TrainerSettings) -> dict[str, int]:
+    """Which of the processes that share the batches of a step this is, and how many they are."""
+    return {"rank": world.rank if trainer.sharing > 1 else 0, "ranks": trainer.sharing}
 
 
 def evaluate(

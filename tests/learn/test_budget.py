@@ -24,8 +24,9 @@ from quantattn.learn.budget import (
     within_memory,
 )
 from quantattn.learn.datamodule import PreparedData
-from quantattn.learn.fit import Fitted, TrainerSettings, fit
+from quantattn.learn.fit import Fitted, fit
 from quantattn.learn.module import Schedule, Training
+from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import Outcome
 
 CPU = TrainerSettings(max_steps=3, validate_every=3)

@@ -18,12 +18,13 @@ from quantattn.data.protocol.findings import Audit, Check, LeakError
 from quantattn.evaluate import Blocks, likelihood_table
 from quantattn.learn.closing import VERDICTS, caveats, classifiers_beside, span
 from quantattn.learn.datamodule import PreparedData
-from quantattn.learn.fit import TrainerSettings, fit
+from quantattn.learn.fit import fit
 from quantattn.learn.module import Training
 from quantattn.learn.optimisers import Schedule
 from quantattn.learn.predict import predict
 from quantattn.learn.pretraining import losses_of, without_context
 from quantattn.learn.run import run
+from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import Encoder, MaskedEvents, Model, NextEvent, Outcome
 
 

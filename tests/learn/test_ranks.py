@@ -16,9 +16,9 @@ from test_resume import same
 from toy import model, train
 
 from quantattn.learn.checkpoint import read_checkpoint
-from quantattn.learn.fit import TrainerSettings
 from quantattn.learn.history import read_rows
 from quantattn.learn.parallel import World
+from quantattn.learn.trainer import TrainerSettings
 
 LAST = Path("checkpoints") / "last.ckpt"
 every_case = pytest.mark.parametrize("case", RANKS)

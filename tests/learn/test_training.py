@@ -15,11 +15,11 @@ from toy import model, sequences, train
 from quantattn.batch import PackedBatch
 from quantattn.learn.checkpoint import BEST, LAST, read_checkpoint
 from quantattn.learn.datamodule import PlannedLoader, epoch_batches
-from quantattn.learn.fit import PRECISIONS, TrainerSettings
 from quantattn.learn.history import read_rows
 from quantattn.learn.module import LossError, step_seed
 from quantattn.learn.optimisers import Schedule, parameter_groups
 from quantattn.learn.predict import predict
+from quantattn.learn.trainer import PRECISIONS, TrainerSettings
 from quantattn.nn import Loss, Model, Outcome
 
 

@@ -14,9 +14,10 @@ from lightning.pytorch import Callback
 from quantattn.batch import PackedBatch
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 from quantattn.learn.datamodule import PreparedData
-from quantattn.learn.fit import ALONE, Fitted, Progress, TrainerSettings, fit
+from quantattn.learn.fit import ALONE, Fitted, Progress, fit
 from quantattn.learn.module import Schedule, Training
 from quantattn.learn.parallel import World
+from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import Encoder, Model, Outcome
 
 
