@@ -63,7 +63,7 @@ def _parquet_values(look: Look) -> dict[str, list[str]]:
     flat = [name for name, kind in (look.columns or {}).items() if not kind.is_nested() and kind != pl.Binary]
     try:
         head = pl.scan_parquet(look.path, glob=False).select(pl.col(flat).cast(pl.String)).head(200).collect()
-    except (pl.exceptions.PolarsError, OSError):
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
         return {}
     return {name: column.fill_null("").to_list() for name, column in head.to_dict(as_series=True).items()}
 

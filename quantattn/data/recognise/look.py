@@ -121,7 +121,7 @@ class Look:
         try:
             str(self.path).encode()  # Polars opens no other path
             return pl.scan_parquet(self.path, glob=False).collect_schema()
-        except (pl.exceptions.PolarsError, OSError, UnicodeEncodeError):
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeEncodeError):
             return pl.Schema()
 
     @staticmethod

@@ -175,10 +175,10 @@ def readable(frame: pl.LazyFrame, file: Path) -> pl.DataFrame:
     """
     try:
         return frame.collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        if "utf8" in str(error) or "utf-8" in str(error):
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        if ("utf8" in str(error) or "utf-8" in str(error)) and not is_parquet(file):
             raise ValueError(f"{file.name}{_not_utf8(file)} is not UTF-8; convert the file first") from error
-        raise ValueError(f"{file.name} cannot be read: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{file.name} cannot be read: {str(error).splitlines()[0][:200]}") from error
 
 
 def _is(file: Path, ends: tuple[str, ...]) -> bool:
@@ -285,8 +285,8 @@ def _spool() -> Path:
 
 
 def _not_utf8(file: Path) -> str:
-    """Where the first line stands that is not UTF-8, when the file is not compressed."""
-    if file.suffix.lower() in _PACKED:
+    """Where the first line stands that is not UTF-8; "" of a compressed file, or where no file is."""
+    if file.suffix.lower() in _PACKED or not file.is_file():
         return ""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):

@@ -135,6 +135,17 @@ def test_parquet_with_floats(tmp_path: Path) -> None:
     table.drop("price").write_parquet(path)
     with pytest.raises(ValueError, match="expected timestamp, trade_id, price"):
         scan_binance(path)
+    table.write_parquet(path, compression="uncompressed")
+    whole = path.read_bytes()
+    said: list[str] = []
+    for place in range(len(whole) - 1_000, len(whole) - 900):  # where the file says where its columns lie
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            scan_binance(path)
+        except ValueError as error:  # and never what polars panics with
+            said.append(str(error))
+    assert len(said) > 20
+    assert "\n" not in "".join(said)
     path.write_bytes(b"PAR1 and nothing else")
     with pytest.raises(ValueError, match="is no Parquet file that can be read"):
         scan_binance(path)

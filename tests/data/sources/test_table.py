@@ -76,6 +76,20 @@ def test_compressed_files_and_parts_of_one_table(tmp_path: Path) -> None:
     assert rows_of(scan_table(folder / "*.csv", **WANTED)) == READ
 
 
+def test_text_that_is_not_utf8_is_said_of_every_kind_of_file(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"id": "who", "time": "when", "columns": {"kind": "category"}}
+    frame = pl.DataFrame({"who": ["a", "b"], "when": ["2020-01-01"] * 2, "kind": ["zebra"] * 2})
+    frame.write_parquet(tmp_path / "x.parquet", compression="uncompressed")
+    frame.write_csv(tmp_path / "x.csv")
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes().replace(b"zebra", b"\xff\xfe\xfd\xfc\xfb"))
+    with pytest.raises(ValueError, match=r"x\.parquet cannot be read: .*UTF-8"):
+        scan_table(tmp_path / "x.parquet", **given)
+    for quote in ('"', None):
+        with pytest.raises(ValueError, match=r"x\.csv.* is not UTF-8; convert the file first"):
+            scan_table(tmp_path / "x.csv", quote=quote, **given)
+
+
 def test_parquet_delta_hive_and_a_frame_give_the_same_rows(tmp_path: Path) -> None:
     frame = pl.DataFrame(ROWS, orient="row", schema=["who", "when", "kind", "amount"])
     frame = frame.with_columns(

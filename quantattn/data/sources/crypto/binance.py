@@ -138,8 +138,9 @@ def _parquet(file: Path, account: Account) -> Iterator[pl.DataFrame]:
     reading = account.reading
     try:
         table = pl.read_parquet(file)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise ValueError(f"{file.name} is no Parquet file that can be read: {str(error).splitlines()[0]}") from error
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        said = str(error).splitlines()[0][:200]
+        raise ValueError(f"{file.name} is no Parquet file that can be read: {said}") from error
     needed = ("timestamp", "trade_id", "price", "quantity", "buyer_maker")
     lacking = [name for name in needed if name not in table.columns]
     if lacking or not isinstance(table.schema["timestamp"], pl.Datetime) or not table.schema["trade_id"].is_integer():
