@@ -14,7 +14,16 @@ from quantattn.evaluate.forecasts import Forecasts, judge_classes, judge_values
 from quantattn.evaluate.metrics import IGNORE
 from quantattn.evaluate.report import Cell, Check, ReportData, Sheet, Tone, verdict
 from quantattn.evaluate.score_figures import return_figures
-from quantattn.evaluate.score_report import closing_returns, in_words, mean_row, number, p_value, settings_of, sheets
+from quantattn.evaluate.score_report import (
+    closing_returns,
+    in_words,
+    mean_row,
+    number,
+    p_value,
+    settings_of,
+    sheets,
+    steps,
+)
 from quantattn.evaluate.scores import Kind, Scores
 
 FEW = 30
@@ -72,7 +81,7 @@ def report_on(tables: Mapping[int, Scores], kind: Kind, told: Told, terms: Terms
             "" if told.available else "no column says when a score was available",
         ),
         Check("Each entity once at a time", True, f"{scores.data.at.size:,} rows"),
-        Check("Baselines know no outcome before its end", True, f"{int(scores.data.horizon)} steps"),
+        Check("Baselines know no outcome before its end", True, f"outcomes span {steps(scores.data.horizon)}"),
     )
     return replace(
         page,
@@ -159,7 +168,7 @@ def _forecasts(scores: Scores, kind: Kind, told: Told, asked: Terms) -> ReportDa
         question=told.question,
         table=table,
         figures=figures,
-        settings={"horizon": f"{data.horizon} steps", "confidence": f"{asked.level:.0%}"},
+        settings={"outcomes span": steps(data.horizon), "confidence": f"{asked.level:.0%}"},
         caveats=(
             HOW_CLASSES if kind == "class" else f"{HOW}zero is zero.",
             "The outcome is no return, so nothing is said of money: costs, turnover and capacity need kind=return.",

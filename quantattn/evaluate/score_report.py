@@ -158,6 +158,11 @@ def _cost(judged: Assessment) -> tuple[str, str]:
     return f"{BASIS * net.value:+.1f} bp a period left", text
 
 
+def steps(count: int) -> str:
+    """So many of the table's times."""
+    return f"{count:,} step{'' if count == 1 else 's'} of the table's times"
+
+
 def money(value: float) -> str:
     """An amount with three digits that count, 141,000 for instance."""
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
@@ -307,7 +312,7 @@ def settings_of(judged: Assessment, book: LongShort) -> dict[str, str]:
     return {
         "quantiles": str(terms.quantiles),
         "cost a unit traded": f"{terms.cost_bps:g} bp",
-        "rebalanced every": f"{book.step} steps of the table",
+        "rebalanced every": steps(book.step),
         "holding periods": f"{book.times.size:,}",
         "holding periods a year": "–" if judged.periods_a_year is None else f"{judged.periods_a_year:.1f}",
         "scores tried": "not stated" if terms.trials is None else f"{terms.trials:,}",

@@ -12,6 +12,7 @@ import pytest
 
 from quantattn.evaluate import write_certificate, write_report
 from quantattn.evaluate.assessment import Terms
+from quantattn.evaluate.comparison import Run, compare_runs
 from quantattn.evaluate.score_page import Told, report_on
 from quantattn.evaluate.scores import Columns, read_scores
 from tests.evaluate.score_tables import made
@@ -63,6 +64,12 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory, report_data: Any) -> Path:
+    runs = [Run(name, report_data.table, {"seed": name}, report_data.hashes, report_data.checks) for name in ("a", "b")]
+    return write_report(tmp_path_factory.mktemp("compared") / "runs.html", compare_runs(runs))
+
+
+@pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory, certificate: Any) -> Path:
     return write_certificate(tmp_path_factory.mktemp("certificate") / "certificate.html", certificate)
 
@@ -74,7 +81,9 @@ def certified_fully(tmp_path_factory: pytest.TempPathFactory, full_certificate: 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 820, 1440])
-@pytest.mark.parametrize(("name", "n_figures"), [("page", 5), ("scored", 6), ("certified", 1), ("certified_fully", 1)])
+@pytest.mark.parametrize(
+    ("name", "n_figures"), [("page", 5), ("scored", 6), ("compared", 1), ("certified", 1), ("certified_fully", 1)]
+)
 def test_shows_everything_without_a_complaint(
     browser: Any, request: pytest.FixtureRequest, name: str, n_figures: int, width: int, dark: bool
 ) -> None:
