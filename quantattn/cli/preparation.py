@@ -24,7 +24,7 @@ from quantattn.data.shards import scan_prepared
 from quantattn.data.table import check_table, prepare_table
 from quantattn.data.table.encode import encode_table
 from quantattn.learn.controls import shuffle_labels
-from quantattn.nn import Artefact, NextEvent, Several
+from quantattn.nn import Artefact, Coles, NextEvent, NextWindow, Several
 
 if TYPE_CHECKING:
     from quantattn.score import Work
@@ -167,6 +167,11 @@ def check_goal(asked: TrainSettings, objective: Any) -> None:
                 "see what follows them; use model.causal=true, or data.prepare.layout=each"
             )
         return
+    if asked.test and any(isinstance(part, (Coles, NextWindow)) for part in parts):
+        raise UsageError(
+            "embeddings by comparison have no closing table of their own: give test=false, and judge them with "
+            "experiment=probe tuning.start=RUN"
+        )
     if asked.data.kind == "market" and layout != "windows":
         raise UsageError(
             f"with data.prepare.layout={layout} test sequences would begin with training events, which this objective "

@@ -15,11 +15,13 @@ from quantattn.nn.heads import (
 from quantattn.nn.invariant import batch_invariant
 from quantattn.nn.model import Artefact, Model, check_decisions
 from quantattn.nn.objectives import (
+    Coles,
     Gaussian,
     Loss,
     MaskedEvents,
     MaskedLanguage,
     NextEvent,
+    NextWindow,
     Objective,
     Outcome,
     Quantile,
@@ -35,6 +37,7 @@ __all__ = [
     "SIZES",
     "Artefact",
     "ClassificationConfig",
+    "Coles",
     "Encoder",
     "EncoderConfig",
     "EventsConfig",
@@ -46,6 +49,7 @@ __all__ = [
     "MaskedLanguage",
     "Model",
     "NextEvent",
+    "NextWindow",
     "Objective",
     "OrdinalConfig",
     "Outcome",

@@ -98,7 +98,9 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
         found += ["data.source.id=client", "data.source.time=day", "data.source.columns={amount: integer}"]
     if option in ("realised_volatility", "next_time"):
         found.append("objective=regression")
-    if option in ("masked_events", "next_event"):
+    if option in ("coles", "next_window"):
+        found.append("test=false")
+    if option in ("masked_events", "next_event", "coles", "next_window"):
         found += ["labels=none", "data.prepare.layout=windows"]
     if (group, option) == ("data", "made_filings"):
         found += ["labels=none", "objective=masked_language"]

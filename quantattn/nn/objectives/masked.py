@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -15,7 +14,7 @@ from quantattn.nn.config import MASKED, EncoderConfig
 from quantattn.nn.heads import EventsConfig, EventsHead, HeadConfig
 from quantattn.nn.model import Model
 from quantattn.nn.objectives.likelihood import mean_nll
-from quantattn.nn.objectives.objective import Goal, Loss, TrainingRows, head_of
+from quantattn.nn.objectives.objective import Goal, Loss, TrainingRows, generator_of, head_of
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,8 @@ class MaskedEvents:
     def rows(self, n_tokens: int, step: int | None, field: str | None = None) -> Tensor:
         """(R,) ascending int64 rows to hide, of a field or of all, on the CPU; at least one when there are tokens."""
         count = max(1, round(self.rate * n_tokens)) if n_tokens else 0
-        generator = None
-        if step is not None:
-            of_field = "" if field is None else f", field {field}"
-            digest = hashlib.sha256(f"masked events, seed {self.seed}, step {step}{of_field}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+        of_field = "" if field is None else f", field {field}"
+        generator = generator_of(f"masked events, seed {self.seed}, step {step}{of_field}", step)
         if self.span == 1:
             return torch.randperm(n_tokens, generator=generator)[:count].sort().values
         before = int(torch.randint(self.span, (), generator=generator))

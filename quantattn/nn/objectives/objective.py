@@ -5,10 +5,12 @@ Every loss is a sum divided by the number of terms that were counted, and 0 with
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from quantattn.batch import PackedBatch
@@ -85,3 +87,11 @@ def head_of(model: Model, name: str, kind: type[H]) -> H:
     if not isinstance(head, kind):
         raise ValueError(f"the model has no {name} head; its heads are {', '.join(model.heads) or 'none'}")
     return head
+
+
+def generator_of(what: str, step: int | None) -> torch.Generator | None:
+    """The generator for what is drawn in a step, a function of the text `what`; without a step, torch's global one."""
+    if step is None:
+        return None
+    digest = hashlib.sha256(what.encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
