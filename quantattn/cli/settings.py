@@ -151,6 +151,7 @@ class TrainSettings:
     ckpt_path: str | None = None
     train: bool = True
     test: bool = True
+    calibrate: bool = False
     optimized_metric: str | None = None
     shards: str | None = None
     allow_targets: tuple[str, ...] = ()

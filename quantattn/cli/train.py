@@ -79,6 +79,8 @@ def build(asked: TrainSettings) -> dict[str, Any]:
     check_start(asked)
     objective = instantiate(asked.objective, "objective", allow)
     check_goal(asked, objective)
+    if asked.calibrate and (objective.goal != "classes" or asked.objective.get("ordinal")):
+        raise UsageError("calibrate=true scales the logits of classes; it goes with objective=outcome or focal")
     splits = instantiate(asked.splits, "splits", allow)
     check_fold(asked, splits)
     try:
@@ -272,6 +274,7 @@ def run_settings(
         card={"data": shown["data"], "labels": shown["labels"], "classes": list(prepared.classes)},
         exactness=exactness,
         tuning=asked.tuning,
+        calibrate=asked.calibrate,
     )
 
 

@@ -34,6 +34,8 @@ from quantattn.learn.trainer import TrainerSettings
 from quantattn.learn.tuning import Tuning, like, restrain, started, summary
 from quantattn.nn import Encoder, EncoderConfig, Model, Objective, load_model, save_pretrained
 from quantattn.nn.adapters import merge_adapters
+from quantattn.nn.heads.decision import ClassificationHead
+from quantattn.nn.temperature import fitted_temperature, fold_temperature
 from quantattn.nn.transfer import Transfer
 
 
@@ -57,6 +59,7 @@ class RunSettings:
         card: plain values to keep in the model's folder, so that scoring can prepare data the same way.
         exactness: what was found of the attention that the run uses; None when nobody looked.
         tuning: what it takes up of another model, and what of it is trained.
+        calibrate: scale the temperature of classes on the validation rows.
     """
 
     title: str
@@ -70,6 +73,7 @@ class RunSettings:
     card: Mapping[str, Any]
     exactness: Exactness | None = None
     tuning: Tuning = Tuning()  # noqa: RUF009  # frozen
+    calibrate: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,10 +151,10 @@ def run(
             return Outcome(fitted, None, {})
     else:
         load_weights(module, resume)
-    merge_adapters(model := module.model)
+    model = module.model
+    figures = completed(model, prepared, settings, fitted)
     begun = () if taken is None else taken.sentences()
     keep(model, folder, prepared, settings, fitted)
-    figures = {} if fitted is None else {"valid/loss": fitted.best_value, "seconds": fitted.seconds}
     table = None
     if settings.test:
         table, found = evaluate(folder, prepared, module, settings, begun)
@@ -170,6 +174,25 @@ def begin(
     model = Model(Encoder(encoder), objective.heads(encoder, prepared.classes))
     taken = None if source is None else started(model, source, prepared)
     return model, taken, restrain(model, tuning)
+
+
+def completed(model: Model, prepared: Prepared, settings: RunSettings, fitted: Fitted | None) -> dict[str, float]:
+    """Merge adapters, and scale the temperature of classes on the validation rows if asked; figures of the training."""
+    merge_adapters(model)
+    figures = {} if fitted is None else {"valid/loss": fitted.best_value, "seconds": fitted.seconds}
+    for name, head in model.decision_heads().items() if settings.calibrate else ():
+        if isinstance(head, ClassificationHead):
+            device, half = placed(settings.trainer)
+            prob = predict(model, prepared.valid, settings.max_tokens, device=device, autocast=half)["prob"]
+            figures["temperature"] = fitted_temperature(prob, torch.tensor(prepared.valid.decisions.targets[name]))
+            fold_temperature(head, figures["temperature"])
+    return figures
+
+
+def placed(trainer: TrainerSettings) -> tuple[str, torch.dtype | None]:
+    """Where a trained model runs, and the dtype of its autocast."""
+    device = "cuda" if trainer.accelerator == "gpu" else "cpu"
+    return device, torch.bfloat16 if trainer.precision.startswith("bf16") else None
 
 
 def _fit(
@@ -221,8 +244,7 @@ def evaluate(
     folder: Path, prepared: Prepared, module: Training, settings: RunSettings, begun: tuple[str, ...] = ()
 ) -> tuple[Table, dict[str, float]]:
     """The closing table and figures on the test rows, with the report written; `begun` are words on first weights."""
-    device = "cuda" if settings.trainer.accelerator == "gpu" else "cpu"
-    half = torch.bfloat16 if settings.trainer.precision.startswith("bf16") else None
+    device, half = placed(settings.trainer)
     story = Story(
         settings.title,
         settings.question,

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from small_run import SMALL, call
 
 from quantattn import load_model
+from quantattn.learn.checkpoint import read_checkpoint
 
 WINDOWS = ["labels=none", "data.prepare.layout=windows"]
 
@@ -59,6 +61,8 @@ def test_several_objectives_are_trained_at_once_and_the_labelled_one_is_reported
         (["objective=several", "model.causal=false"], "objective=next_event needs model.causal=true"),
         (["objective=several", "labels=none"], "labels=none goes with objectives that predict the data themselves"),
         (["objective=quantile"], "is classes, so objective=outcome is needed"),
+        (["calibrate=true", "objective=ordinal", "labels=mid_move"], "it goes with objective=outcome or focal"),
+        (["objective=coles", *WINDOWS], "have no closing table of their own: give test=false"),
         (["objective=focal", "objective.focal=-1"], "focal must be 0 or more, got -1"),
         (["objective=next_event", "objective.time=gamma", *WINDOWS], "density must be one of lognormal, exponential"),
         (["objective=masked_events", "objective.span=0", *WINDOWS], "span must be a whole number of tokens from 1"),
@@ -78,3 +82,15 @@ def test_objectives_that_cannot_be_are_refused_before_any_data(
     assert call(monkeypatch, "train", *SMALL, *arguments, f"paths.output_dir={tmp_path / 'run'}") == 2
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_temperature_of_the_validation_rows_is_folded_into_the_model_that_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = train(monkeypatch, tmp_path / "run", "objective=focal", "calibrate=true")
+    trained = read_checkpoint(tmp_path / "run" / "checkpoints" / "best.ckpt")["state_dict"]
+    kept = load_model(tmp_path / "run" / "model").state_dict()
+    for name, value in kept.items():
+        scaled = trained[f"model.{name}"] / figures["temperature"] if name.startswith("heads.") else None
+        assert torch.equal(value, trained[f"model.{name}"] if scaled is None else scaled)
+    assert figures["temperature"] != 1
