@@ -74,6 +74,7 @@ def report_on(tables: Mapping[int, Scores], kind: Kind, told: Told, terms: Terms
         )
     page = _returns(tables, told, asked) if kind == "return" else _forecasts(scores, kind, told, asked)
     known = int(np.isfinite(scores.data.outcome).sum())
+    longer = sum(int(one.data.at.size) for one in tables.values()) - int(scores.data.at.size)
     checks = (
         Check(
             "Scores were available when they were used",
@@ -87,6 +88,7 @@ def report_on(tables: Mapping[int, Scores], kind: Kind, told: Told, terms: Terms
         page,
         rows={
             "rows read": scores.rows,
+            **({"of longer horizons": longer} if longer else {}),
             "scores judged": int(scores.data.at.size),
             "of these with an outcome": known,
             "entities": len(scores.data.names),

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from quantattn.cli import dispatch
@@ -17,7 +18,7 @@ from quantattn.evaluate.panel import as_panel
 from quantattn.evaluate.report import render_report
 from quantattn.evaluate.score_page import Told, report_on
 from quantattn.evaluate.score_report import in_words, money
-from quantattn.evaluate.scores import Scores
+from quantattn.evaluate.scores import Columns, Scores, read_scores
 from quantattn.evaluate.sharpe import deflated_sharpe, probabilistic_sharpe
 from tests.evaluate.score_tables import DAY, START, made
 
@@ -72,6 +73,22 @@ def test_baselines_always_stand_beside() -> None:
     classes = Scores(replace(data, outcome=(data.outcome > 0).astype(float)), prob, classes=("down", "up"))
     page = report_on({1: classes}, "class", TOLD)
     assert [row.method for row in page.table.rows] == ["score", "majority class", "persistence", "history"]
+
+
+def test_no_row_is_lost_on_the_way_to_the_page() -> None:
+    data, score = made(11, times=20)
+    rows = pl.DataFrame({"entity": data.entity, "time": data.times[data.at], "score": score, "outcome": data.outcome})
+    rows = rows.with_columns(
+        score=pl.when(pl.int_range(pl.len()) % 7 > 0).then("score"),
+        outcome=pl.when(pl.int_range(pl.len()) % 5 > 0).then("outcome"),
+    )
+    both = pl.concat([rows.with_columns(horizon=pl.lit(h)) for h in (1, 4)])
+    page = report_on(read_scores(both, "return", Columns(horizon="horizon")), "return", TOLD)
+    counts = page.rows
+    assert counts["rows read"] == 800
+    assert counts["rows read"] == counts["scores judged"] + counts["of longer horizons"] + sum(page.dropped.values())
+    assert counts["of these with an outcome"] == page.table.decisions == counts["scores judged"] - page.table.unlabelled
+    assert counts["of these with an outcome"] == sum(row % 7 > 0 and row % 5 > 0 for row in range(400))
 
 
 def test_differences_are_paired_and_a_copy_of_the_score_is_no_worse() -> None:
@@ -160,10 +177,9 @@ def test_money_has_three_digits() -> None:
 
 
 def test_the_command_writes_page_and_figures(tmp_path, capsys, monkeypatch) -> None:
-    polars = pytest.importorskip("polars")
     data, score = made(10, times=30, skill=0.3)
     table = tmp_path / "s.parquet"
-    polars.DataFrame(
+    pl.DataFrame(
         {"who": data.entity, "as_of": data.times[data.at], "score": score, "outcome": data.outcome}
     ).write_parquet(table)
     page, figures = tmp_path / "page.html", tmp_path / "figures.json"
