@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -48,10 +49,14 @@ class Rank:
                 sys.stderr.write(line)
                 sys.stderr.flush()
 
-    def last_words(self) -> list[str]:
-        """Everything on stderr, once the process has ended."""
+    def end(self) -> None:
+        """Kill the process if it still runs, and hear the rest of what it said."""
+        self.process.kill()
+        self.process.wait()
         self._reader.join(timeout=1.0)
-        return self.said
+        for file in (self.process.stdin, self.process.stderr):
+            if file is not None:
+                file.close()
 
 
 def launch(command: Sequence[str], ranks: int, goes_on: str) -> int:
@@ -60,7 +65,7 @@ def launch(command: Sequence[str], ranks: int, goes_on: str) -> int:
     The first process speaks for all; of the others is heard what one says that fails before it.
 
     Args:
-        command: arguments of `quantattn`.
+        command: what each process runs; which one it is stands in its environment, as torchrun says it.
         ranks: processes.
         goes_on: what to do after a kill, for the sentence.
 
@@ -68,16 +73,14 @@ def launch(command: Sequence[str], ranks: int, goes_on: str) -> int:
         RuntimeError: a process was killed.
     """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    whole = [sys.executable, "-m", "quantattn", *command]
     started: list[Rank] = []
     try:
         with _passing_signals_on(started):
-            started.extend(Rank(rank, whole, _environment(rank, ranks, store.port)) for rank in range(ranks))
+            started.extend(Rank(rank, command, _environment(rank, ranks, store.port)) for rank in range(ranks))
             first = _ended(started)
     finally:
         for each in started:
-            each.process.kill()
-            each.process.wait()
+            each.end()
     if first is None:
         return 0
     code = first.process.returncode
@@ -86,8 +89,8 @@ def launch(command: Sequence[str], ranks: int, goes_on: str) -> int:
             f"process {first.rank} of {ranks} was killed by {signal.Signals(-code).name}, and the others were ended; "
             f"{goes_on}"
         )
-    heard = set(started[0].last_words())
-    for line in first.last_words():
+    heard = set(started[0].said)
+    for line in first.said:
         if line not in heard:
             print(f"process {first.rank}: {line.rstrip()}", file=sys.stderr)
     return int(code)
@@ -117,7 +120,9 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     told: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
     told |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     told |= {"TORCHELASTIC_USE_AGENT_STORE": True, LAUNCHED: 1}
-    fair = {"OMP_NUM_THREADS": max(1, len(os.sched_getaffinity(0)) // ranks)}
+    fair: dict[str, Any] = {"OMP_NUM_THREADS": max(1, len(os.sched_getaffinity(0)) // ranks)}
+    if any(name == "lo" for _, name in socket.if_nameindex()):
+        fair["GLOO_SOCKET_IFNAME"] = "lo"  # a machine's name may lead nowhere
     paths = [str(Path(quantattn.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     given = {"PYTHONPATH": os.pathsep.join(paths)}
     return {**{k: str(v) for k, v in fair.items()}, **os.environ, **{k: str(v) for k, v in (told | given).items()}}

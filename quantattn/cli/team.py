@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ def world_of(asked: TrainSettings) -> World | None:
 def started_here(asked: TrainSettings, folder: Path, flags: Sequence[str]) -> int:
     """The same run in a process a device; its exit code."""
     overrides = [each for each in HydraConfig.get().overrides.task if not each.startswith("paths.output_dir=")]
-    command = ["train", *flags, *overrides, f"paths.output_dir={folder}"]
+    command = [sys.executable, "-m", "quantattn", "train", *flags, *overrides, f"paths.output_dir={folder}"]
     return launch(command, asked.trainer.ranks, f"ckpt_path=auto paths.output_dir={folder} goes on")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +81,7 @@ def joined(world: World, accelerator: str) -> Iterator[Store]:
     Raises:
         ValueError: a variable that says where to meet is missing.
     """
-    _as_torchrun_says(world)
+    os.environ.update(as_torchrun_says(world, os.environ))
     lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if lacking:
         raise ValueError(f"{world.size} processes need {' and '.join(lacking)} to meet; start them with torchrun")
@@ -97,14 +97,18 @@ def joined(world: World, accelerator: str) -> Iterator[Store]:
         leave()
 
 
-def _as_torchrun_says(world: World) -> None:
-    """Put srun's account of a process into the variables of torchrun, which Lightning and torch read."""
-    if "RANK" in os.environ:
-        return
-    slurm = SLURMEnvironment(auto_requeue=False)
-    found = {"MASTER_ADDR": slurm.main_address, "MASTER_PORT": slurm.main_port, "GROUP_RANK": slurm.node_rank()}
-    found |= {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": world.local}
-    os.environ.update({name: str(value) for name, value in found.items()})
+def as_torchrun_says(world: World, told: Mapping[str, str]) -> dict[str, str]:
+    """The variables of torchrun, which Lightning and torch read, for a process of which only srun has `told`."""
+    if "RANK" in told:
+        return {}
+    found: dict[str, Any] = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": world.local}
+    found["GROUP_RANK"] = told.get("SLURM_NODEID", "0")
+    nodes = told.get("SLURM_STEP_NODELIST", told.get("SLURM_NODELIST"))
+    if nodes is not None:
+        # All tasks of a job step come to the same place without a word between them.
+        found["MASTER_ADDR"] = SLURMEnvironment.resolve_root_node_address(nodes)
+        found["MASTER_PORT"] = 15_000 + int(told.get("SLURM_JOB_ID", "0")) % 10_000
+    return {name: str(value) for name, value in found.items() if name not in told}
 
 
 def announce(store: Store, word: str) -> None:

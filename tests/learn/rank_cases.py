@@ -1,10 +1,9 @@
-"""Runs of several real processes: what each of them saw goes to FOLDER/<case>-<rank>.pt; `python rank_cases.py FOLDER`."""
+"""Runs of several real processes: what each of them saw goes to FOLDER/<case>-<rank>.pt."""
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ def one_rank(rank: int, case: str, port: int, folder: Path) -> None:
     torch.set_num_threads(1)
     size = RANKS[case][1]
     os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": f"{size}", "LOCAL_RANK": f"{rank}"}
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
     world = World.of_environment()
     assert world == World(rank, size, rank)
@@ -50,14 +50,8 @@ def one_rank(rank: int, case: str, port: int, folder: Path) -> None:
     torch.save(figures | {"batches": batches, "weights": weights}, folder / f"{case}-{rank}.pt")
 
 
-def main(folder: Path) -> None:
-    # Forked, they need not import everything again.
-    start = partial(torch.multiprocessing.start_processes, start_method="fork", join=False)
+def run(folder: Path) -> None:
+    """All cases, one after the other, in forks of this process, which need not import anything again."""
+    start = partial(torch.multiprocessing.start_processes, start_method="fork")
     for case, (_, size) in RANKS.items():
-        running = start(one_rank, (case, free_port(), folder), size)
-        while not running.join():
-            pass
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+        start(one_rank, (case, free_port(), folder), size)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rank_cases import RANKS, SETTINGS, STEP, plain_model
+from rank_cases import RANKS, SETTINGS, STEP, plain_model, run
 from test_resume import same
 from toy import model, train
 
 from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.learn.history import read_rows
-from quantattn.learn.parallel import World
+from quantattn.learn.parallel import World, as_torchrun_says
 from quantattn.learn.trainer import TrainerSettings
 
 LAST = Path("checkpoints") / "last.ckpt"
@@ -27,13 +24,8 @@ every_case = pytest.mark.parametrize("case", RANKS)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of all cases, each of real processes that meet over gloo."""
-    folder, script = tmp_path_factory.mktemp("ranks"), Path(__file__).with_name("rank_cases.py")
-    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **os.environ}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), str(folder)],
-        capture_output=True, text=True, timeout=240, env=environment, cwd=script.parents[2],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("ranks")
+    run(folder)
     for name, made in (("dropped", model), ("plain", plain_model)):
         _, module, batches = train(folder / name, made=made, **SETTINGS)
         torch.save({"batches": batches, "weights": module.state_dict()}, folder / f"{name}-0.pt")
@@ -155,3 +147,11 @@ def test_a_process_knows_its_rank_by_torchrun_or_srun(monkeypatch: pytest.Monkey
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(ValueError, match="no rank of so many"):
         World.of_environment()
+
+
+def test_what_srun_says_is_what_torchrun_would_say() -> None:
+    told = {"SLURM_STEP_NODELIST": "gpu[07-09,12]", "SLURM_NODEID": "1", "SLURM_JOB_ID": "4321234"}
+    ranks = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "GROUP_RANK": "1"}
+    assert as_torchrun_says(World(3, 4, 1), told) == ranks | {"MASTER_ADDR": "gpu07", "MASTER_PORT": "16234"}
+    assert as_torchrun_says(World(3, 4, 1), told | {"MASTER_PORT": "29500"}) == ranks | {"MASTER_ADDR": "gpu07"}
+    assert as_torchrun_says(World(3, 4, 1), {"RANK": "3"}) == {}

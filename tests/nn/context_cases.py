@@ -1,8 +1,8 @@
-"""Encoders whose rows are shared, in three real processes; run as `python context_cases.py FOLDER`."""
+"""Encoders whose rows are shared, in three real processes."""
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +114,7 @@ def refusal(call: Callable[[], Any]) -> str:
 
 def main(process: int, folder: Path) -> None:
     torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=process, world_size=PROCESSES)
     groups = {world: dist.new_group(range(world)) for world in (2, 3)}
     found: dict[str, Any] = {case.label: shared(case, groups[case.world]) for case in cases() if process < case.world}
@@ -126,6 +127,6 @@ def main(process: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    # Forked, they need not import everything again.
-    torch.multiprocessing.start_processes(main, (Path(sys.argv[1]),), PROCESSES, start_method="fork")
+def run(folder: Path) -> None:
+    """All cases, in forks of this process, which need not import anything again."""
+    torch.multiprocessing.start_processes(main, (folder,), PROCESSES, start_method="fork")

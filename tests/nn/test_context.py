@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from context_cases import PROCESSES, Case, cases, computed
+from context_cases import PROCESSES, Case, cases, computed, run
 
 from quantattn import Encoder
 from quantattn.nn.encoder import share_rows
@@ -19,13 +15,8 @@ from quantattn.nn.encoder import share_rows
 @pytest.fixture(scope="module")
 def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of the processes computed, by case."""
-    folder, script = tmp_path_factory.mktemp("context"), Path(__file__).with_name("context_cases.py")
-    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **os.environ}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), str(folder)],
-        capture_output=True, text=True, timeout=120, env=environment, cwd=script.parents[2],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("context")
+    run(folder)
     return [torch.load(folder / f"{process}.pt", weights_only=True) for process in range(PROCESSES)]
 
 
