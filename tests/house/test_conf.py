@@ -21,7 +21,7 @@ from quantattn.cli.train import build
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
 GROUPS = ("data", "labels", "splits", "model", "objective", "optimizer", "trainer", "callbacks", "logger")
-GROUPS += ("experiment", "paths", "hydra", "tuning")
+GROUPS += ("experiment", "paths", "hydra", "tuning", "debug")
 OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 NEEDS = {
