@@ -106,7 +106,7 @@ class DataSettings:
         source: `_target_` of what reads them, with its settings.
         prepare: settings of the preparation that belongs to the kind.
         max_seq_len: the most tokens of a sequence.
-        max_tokens_per_batch: the most tokens of a batch.
+        max_tokens_per_batch: the most tokens of a batch; "auto" finds how many fit into memory.
         shuffle_labels: permute the labels within each part, as a control: nothing may be found then.
     """
 
@@ -114,14 +114,14 @@ class DataSettings:
     source: Mapping[str, Any]
     prepare: Mapping[str, Any]
     max_seq_len: int
-    max_tokens_per_batch: int
+    max_tokens_per_batch: int | Literal["auto"]
     path: str | None = None
     shuffle_labels: bool = False
 
     def __post_init__(self) -> None:
         if self.max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {self.max_seq_len}")
-        if self.max_tokens_per_batch < self.max_seq_len:
+        if self.max_tokens_per_batch != "auto" and self.max_tokens_per_batch < self.max_seq_len:
             raise ValueError(
                 f"max_tokens_per_batch = {self.max_tokens_per_batch} must be at least max_seq_len = {self.max_seq_len}"
             )

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from quantattn.cli import show, terminal
 from quantattn.cli.certify import backends_used, certify
+from quantattn.cli.claim import claim_folder
 from quantattn.cli.config import flags_first, flatten, plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError, nearest
 from quantattn.cli.instantiate import instantiate, settings
@@ -77,6 +78,7 @@ def build(asked: TrainSettings) -> dict[str, Any]:
         )
     check_metric(asked)
     check_start(asked)
+    check_budget(asked)
     objective = instantiate(asked.objective, "objective", allow)
     check_goal(asked, objective)
     if asked.calibrate and (objective.goal != "classes" or asked.objective.get("ordinal")):
@@ -104,6 +106,17 @@ def check_fold(asked: TrainSettings, splits: Any) -> None:
         require_fold(asked.data.prepare.get("fold", -1), splits.n_folds)
     except ValueError as error:
         raise UsageError(f"data.prepare.fold: {error}") from error
+
+
+def check_budget(asked: TrainSettings) -> None:
+    """Refuse to find how many tokens fit where that cannot be tried."""
+    from quantattn.learn.budget import require_limit
+
+    if asked.data.max_tokens_per_batch == "auto":
+        try:
+            require_limit(asked.trainer)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
 
 def check_start(asked: TrainSettings) -> None:
@@ -160,44 +173,6 @@ def checked_optimizer(make: Any) -> Any:
     return make
 
 
-def claim_folder(folder: Path, asked: TrainSettings, given: Mapping[str, Any]) -> Path | None:
-    """Write the configuration into the run folder, and say which checkpoint the run goes on from."""
-    from quantattn.learn.checkpoint import BEST, require_resumable
-    from quantattn.learn.files import write_text
-    from quantattn.learn.folder import claim, redact
-
-    resume = claim(folder, asked.ckpt_path)
-    if resume is None and not asked.train:
-        raise UsageError("train=false evaluates the weights of a checkpoint: give ckpt_path=FILE")
-    if resume is not None and asked.train:
-        require_resumable(resume)
-    elif resume is not None and (asked.ckpt_path == "auto" or Path(str(asked.ckpt_path)).is_dir()):
-        # Of a run it is the best weights that are evaluated, of a file those that it holds.
-        best = resume.with_name(BEST)
-        resume = best if best.is_file() else resume
-    written = folder / "config.yaml"
-    now = redact(dict(given))
-    if resume is not None and resume.parent.parent == folder and written.is_file():
-        before = plain(OmegaConf.load(written))
-        for part in ("data", "labels", "splits", "model", "objective", "optimizer", "tuning", "seed"):
-            if before.get(part, now[part]) != now[part]:  # a group may be newer than the run
-                raise UsageError(
-                    f"{folder} was begun with another {changed_key(part, before.get(part), now[part])}; go on with the "
-                    "same settings or name another folder with paths.output_dir"
-                )
-    write_text(written, OmegaConf.to_yaml(OmegaConf.create(now)))
-    return resume
-
-
-def changed_key(name: str, before: Any, now: Any) -> str:
-    """The first setting that differs, with both values."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key in sorted({*before, *now}):
-            if before.get(key) != now.get(key):
-                return changed_key(f"{name}.{key}", before.get(key), now.get(key))
-    return f"{name} ({before!r}, now {now!r})"
-
-
 def _train(
     asked: TrainSettings,
     given: Mapping[str, Any],
@@ -207,7 +182,9 @@ def _train(
     console: Console,
     team: Team | None = None,
 ) -> int:
+    from quantattn.learn.parallel import World
     from quantattn.learn.run import run as run_training
+    from quantattn.learn.settle import with_budget
 
     console.print(f"run folder {folder}" + from_where(resume, asked.train))
     if team is None:
@@ -218,19 +195,20 @@ def _train(
         console.print(line)
     encoder = encoder_of(asked, prepared)
     exactness = certify(encoder, asked.trainer) if team is None or team.world.rank == 0 else None
+    what = (prepared, encoder, parts["objective"], parts["optimizer"])
+    wanted = run_settings(asked, given, prepared, exactness)
+    if asked.data.max_tokens_per_batch == "auto":
+        wanted = with_budget(folder, *what, wanted, resume, console.print)
     with show.progress(console) as watch:
         outcome = run_training(
             folder,
-            prepared,
-            encoder,
-            parts["objective"],
-            parts["optimizer"],
-            run_settings(asked, given, prepared, exactness),
+            *what,
+            wanted,
             callbacks=parts["callbacks"],
             loggers=parts["loggers"],
             watch=watch,
             resume=resume,
-            **({} if team is None else {"world": team.world}),
+            world=World() if team is None else team.world,
         )
     fitted = outcome.fitted
     if fitted is not None and fitted.stopped:
@@ -260,12 +238,13 @@ def run_settings(
     from quantattn.learn.folder import redact
     from quantattn.learn.run import RunSettings
 
+    auto = asked.data.max_tokens_per_batch == "auto"  # then `with_budget` says how many
     shown = redact(dict(given))
     described = {name: str(value) for name, value in leaves(shown) if not name.startswith(("paths", "hydra"))}
     return RunSettings(
         title=asked.title,
         question=asked.question,
-        max_tokens=asked.data.max_tokens_per_batch,
+        max_tokens=asked.data.max_seq_len if auto else int(asked.data.max_tokens_per_batch),
         seed=asked.seed,
         trainer=asked.trainer,
         train=asked.train,

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import copy
 import gc
-import json
 import resource
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from quantattn.data.pack import SequenceSet, plan
-from quantattn.learn.files import write_json
 from quantattn.learn.module import Training
 from quantattn.learn.trainer import TrainerSettings
 
 T = TypeVar("T")
-BUDGET = "budget.json"
-"""File of a run folder that keeps the budget that was found: the order of batches depends on it."""
 FINENESS = 16
 """A budget is found up to this part of itself; as much is left free, for batches that take more than the one tried."""
 _SAID = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "bad_alloc", "out of memory")
@@ -146,35 +141,6 @@ def _fullest(train: SequenceSet, tokens: int) -> Any:
     some = some[:enough]
     batches = plan(train.lengths[some], tokens)
     return some[max(batches, key=lambda batch: int(train.lengths[some[batch]].sum()))]
-
-
-def settled_budget(folder: Path, resume: Path | None, find: Callable[[], int | None], longest: int) -> int:
-    """The budget of a run that was told to find one, kept in its folder: who goes on with it needs the same order.
-
-    Args:
-        folder: the run folder.
-        resume: checkpoint that it goes on from; the budget was found then.
-        find: tries, see `find_budget`.
-        longest: tokens of the longest sequence.
-
-    Raises:
-        OutOfMemory: not even that one fits.
-        ValueError: the run that it goes on with has not kept its budget.
-    """
-    if resume is None:
-        found = find()
-    else:
-        kept = resume.parent.parent / BUDGET
-        if not kept.is_file():
-            raise ValueError(
-                f"{kept} is not there: {resume} is of a run that was given a number of tokens; give "
-                "data.max_tokens_per_batch the same"
-            )
-        found = int(json.loads(kept.read_text(encoding="utf-8"))["max_tokens_per_batch"])
-    if found is None:
-        raise OutOfMemory(f"memory is out: not even one sequence of {longest:,} tokens fits; {HELPS}")
-    write_json(folder / BUDGET, {"max_tokens_per_batch": found})
-    return found
 
 
 def within_memory(train: Callable[[], T], tokens: int, longest: int, find: Callable[[], int | None] | None) -> T:

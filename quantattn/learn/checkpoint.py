@@ -84,6 +84,21 @@ def require_fits(state: Mapping[str, Any], module: nn.Module, path: Path) -> Non
         )
 
 
+def load_weights(module: nn.Module, path: Path | None) -> None:
+    """Put the weights of a checkpoint into the module.
+
+    Raises:
+        ValueError: there is none, it holds no weights, or those of another model.
+    """
+    if path is None:
+        raise ValueError("a run that does not train needs a checkpoint")
+    state = read_checkpoint(path)
+    if "state_dict" not in state:
+        raise ValueError(f"{path} holds no weights: it lacks state_dict")
+    require_fits(state, module, path)
+    module.load_state_dict(state["state_dict"])
+
+
 class PlainCheckpointIO(CheckpointIO):
     """Lightning's way to the disk: written by `writer` while training goes on, read for `module` alone."""
 

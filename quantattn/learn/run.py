@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch import nn
 
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import Table, write_report
-from quantattn.learn.checkpoint import read_checkpoint
+from quantattn.learn.budget import find_budget, within_memory
+from quantattn.learn.checkpoint import load_weights
 from quantattn.learn.closing import Exactness, Story, close, figures_of
 from quantattn.learn.datamodule import PreparedData, epoch_batches, shared
 from quantattn.learn.files import write_json
@@ -115,6 +117,7 @@ def run(
         LeakError: the audit of the data failed.
         ExactnessError: the attention that the run would use is not exact.
         LossError: the loss became NaN or infinite.
+        OutOfMemory: a batch does not fit into memory.
         ValueError: settings that do not fit the data, named in the sentence.
     """
     prepared.audit.require()
@@ -207,6 +210,8 @@ def _fit(
     resume: Path | None,
     world: World,
 ) -> Fitted:
+    for logger in loggers:
+        logger.log_hyperparams(dict(settings.described))
     workers, share = settings.trainer.workers, share_of(world, settings.trainer)
     beside = folder / (f"{LOADER}{world.rank}" if world.rank else LOADER)
     with shared(prepared.train, beside, workers) as train:
@@ -221,7 +226,8 @@ def _fit(
             rank=share["rank"],
             world=share["ranks"],
         )
-        return fit(
+        training = partial(
+            fit,
             module,
             data,
             folder,
@@ -233,6 +239,8 @@ def _fit(
             resume=resume,
             world=world,
         )
+        find = partial(find_budget, module, prepared.train, settings.trainer) if world.size == 1 else None
+        return within_memory(training, settings.max_tokens, int(prepared.train.lengths.max()), find)
 
 
 def share_of(world: World, trainer: TrainerSettings) -> dict[str, int]:
@@ -279,20 +287,6 @@ def total_steps(prepared: Prepared, settings: RunSettings) -> int:
         epochs, step = trainer.max_epochs, trainer.batches_a_step
         limits.append(epoch_batches(prepared.train, settings.max_tokens, settings.seed, epochs, step) // step)
     return min(limits)
-
-
-def load_weights(module: Training, checkpoint: Path | None) -> None:
-    """Put the weights of a checkpoint into the module.
-
-    Raises:
-        ValueError: there is none, or it holds no weights.
-    """
-    if checkpoint is None:
-        raise ValueError("a run that does not train needs a checkpoint")
-    state = read_checkpoint(checkpoint)
-    if not isinstance(state, dict) or "state_dict" not in state:
-        raise ValueError(f"{checkpoint} holds no weights: it lacks state_dict")
-    module.load_state_dict(state["state_dict"])
 
 
 def keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, fitted: Fitted | None) -> None:

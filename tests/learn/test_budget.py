@@ -14,18 +14,17 @@ from hypothesis import strategies as st
 from toy import model, sequences
 
 from quantattn.learn.budget import (
-    BUDGET,
     OutOfMemory,
     find_budget,
     is_out_of_memory,
     largest,
     require_limit,
-    settled_budget,
     within_memory,
 )
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.fit import Fitted, fit
 from quantattn.learn.module import Schedule, Training
+from quantattn.learn.settle import BUDGET, settled_budget
 from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import Outcome
 
