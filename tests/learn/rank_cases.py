@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from toy import model, train
 
+from quantattn.batch import PackedBatch
+from quantattn.learn.module import LossError
 from quantattn.learn.parallel import World, joined
+from quantattn.nn import Loss, Model, Outcome
 
 STEPS, STEP = 5, 4
 SETTINGS: dict[str, Any] = {"validate_every": 2, "accumulate": STEP, "steps": STEPS}
@@ -34,14 +37,20 @@ def plain_model() -> Any:
     return model(dropout=0.0)
 
 
-def one_rank(rank: int, case: str, port: int, folder: Path) -> None:
+def placed(rank: int, size: int, port: int) -> World:
+    """This process as torchrun would have placed it."""
     torch.set_num_threads(1)
-    size = RANKS[case][1]
     os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": f"{size}", "LOCAL_RANK": f"{rank}"}
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
     world = World.of_environment()
     assert world == World(rank, size, rank)
+    return world
+
+
+def one_rank(rank: int, case: str, port: int, folder: Path) -> None:
+    """Train a case, in one of its processes."""
+    world = placed(rank, RANKS[case][1], port)
     made = plain_model if case.startswith("context") else model
     with joined(world, "cpu"):
         fitted, module, batches = train(folder / case, world=world, made=made, **settings_of(case))
@@ -50,8 +59,29 @@ def one_rank(rank: int, case: str, port: int, folder: Path) -> None:
     torch.save(figures | {"batches": batches, "weights": weights}, folder / f"{case}-{rank}.pt")
 
 
+class Spoiled(Outcome):
+    """An outcome whose tenth batch, the first of rank 1 in the third step, has a loss that is not a number."""
+
+    def __call__(self, model: Model, batch: PackedBatch, *, step: int | None = None) -> Loss:
+        loss, logs = super().__call__(model, batch, step=step)
+        return Loss(loss * torch.nan if step == 9 else loss, logs)
+
+
+def spoiled_rank(rank: int, port: int, folder: Path) -> None:
+    """What one of two ranks says of a loss that is no number in a batch of rank 1."""
+    world = placed(rank, 2, port)
+    said = ""
+    with joined(world, "cpu"):
+        try:
+            train(folder / "spoiled", world=world, objective=Spoiled(), **settings_of("ddp-2"))
+        except LossError as error:
+            said = str(error)
+    (folder / f"spoiled-{rank}.txt").write_text(said)
+
+
 def run(folder: Path) -> None:
     """All cases, one after the other, in forks of this process, which need not import anything again."""
     start = partial(torch.multiprocessing.start_processes, start_method="fork")
     for case, (_, size) in RANKS.items():
         start(one_rank, (case, free_port(), folder), size)
+    start(spoiled_rank, (free_port(), folder), 2)

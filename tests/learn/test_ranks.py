@@ -103,6 +103,15 @@ def test_one_process_goes_on_with_what_several_began(case: str, folder: Path, tm
     assert all(torch.isfinite(value).all() for value in module.state_dict().values())
 
 
+def test_a_loss_that_is_no_number_on_one_rank_stops_all_before_the_step(folder: Path) -> None:
+    said = [(folder / f"spoiled-{rank}.txt").read_text() for rank in range(2)]
+    assert said[0].startswith("the loss became nan at step 2 (in the batch of rank 1); the last checkpoint holds")
+    assert said[1].startswith("the loss became nan at step 2 (batch ")
+    last = read_checkpoint(folder / "spoiled" / LAST)
+    assert last["global_step"] == 2
+    assert all(torch.isfinite(value).all() for value in last["state_dict"].values())
+
+
 def test_a_run_keeps_its_batches_a_step(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"begun with trainer\.accumulate=4 batches a step, now it is 2; go on with"):
         train(tmp_path, steps=7, accumulate=2, resume=folder / "ddp-2" / LAST)
