@@ -49,6 +49,7 @@ def test_a_run_folder_holds_everything_that_is_needed_to_trace_a_number(finished
         "metrics.json",
         "model",
         "report.html",
+        "tuning.json",
     }
     data = json.loads((finished / "data.json").read_text())
     assert data["audit"]["passed"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,18 @@ def test_the_temperature_of_the_validation_rows_is_folded_into_the_model_that_is
         scaled = trained[f"model.{name}"] / figures["temperature"] if name.startswith("heads.") else None
         assert torch.equal(value, trained[f"model.{name}"] if scaled is None else scaled)
     assert figures["temperature"] != 1
+
+
+@pytest.mark.filterwarnings("default")  # MLflow's own, of what its database layer is about to drop
+def test_mlflow_keeps_the_figures_and_settings_of_a_run_in_one_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="MLflow is not here (pip install 'quantattn[mlflow]')")
+    train(monkeypatch, tmp_path / "run", "logger=mlflow", "test=false", f"paths.log_dir={tmp_path}")
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        kept = dict(database.execute("select key, value from metrics where key like 'valid/%'").fetchall())
+        settings = dict(database.execute("select key, value from params").fetchall())
+        (status,) = database.execute("select status from runs").fetchone()
+    rows = [line.split(",") for line in (tmp_path / "run" / "metrics.csv").read_text().splitlines()[1:]]
+    assert kept == {name: pytest.approx(float(value)) for _, name, value in rows if name.startswith("valid/")}
+    assert (settings["trainer.max_steps"], settings["objective.focal"], status) == ("2", "0.0", "FINISHED")
