@@ -28,6 +28,8 @@ from quantattn.evaluate.scores import Kind, Scores
 
 FEW = 30
 """With fewer times than this the page says that they are few."""
+TOO_GOOD = 0.5
+"""Mean rank IC above which a page says that a leak is likely."""
 HOW = (
     "Baselines are computed from the rows themselves, from outcomes that were known by the time of each row: history "
     "is the mean of the entity's outcomes, persistence its last one, "
@@ -111,6 +113,8 @@ def _returns(tables: Mapping[int, Scores], told: Told, asked: Terms) -> ReportDa
         f"{HOW}reversal minus that.",
         f"Costs are assumed, {asked.cost_bps:g} bp of every unit traded; borrowing, taxes and fills are left out.",
     ]
+    if judged.model.ranking is not None and judged.model.ranking.test.value > TOO_GOOD:
+        caveats.append("A score that orders so well mostly knows its outcome: look for a leak before anything else.")
     if asked.trials is None:
         caveats.append("How many scores were tried before this one is not stated, so its Sharpe ratio is not deflated.")
     if book.missing:

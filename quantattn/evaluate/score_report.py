@@ -86,7 +86,7 @@ def in_words(judged: Assessment) -> Verdict:
     tone: Tone = "unclear"
     if difference.high is not None and difference.high < 0:
         tone = "worse"
-    elif difference.low is not None and difference.low > 0 and own.low is not None and own.low > 0:
+    elif difference.low is not None and difference.low > 0 and own.value > 0 and (own.low is None or own.low > 0):
         tone = "better"
     net = judged.model.net
     earns = net.low is not None and net.low > 0

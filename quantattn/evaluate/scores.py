@@ -120,7 +120,7 @@ def with_outcomes(table: pl.LazyFrame, outcomes: pl.LazyFrame, columns: Columns)
         ValueError: a column that lacks, the scores have an outcome already, or an entity twice at one time.
     """
     c = columns
-    ours, theirs = table.collect_schema().names(), outcomes.collect_schema().names()
+    ours, theirs = _names(table), _names(outcomes)
     if c.outcome not in theirs or c.outcome in ours:
         raise ValueError(f"the column {c.outcome!r} must stand in the outcomes and not in the scores")
     if lacking := [n for n in (c.entity, c.time) if n not in ours or n not in theirs]:
@@ -131,7 +131,7 @@ def with_outcomes(table: pl.LazyFrame, outcomes: pl.LazyFrame, columns: Columns)
     extra = [n for n in (c.outcome, c.end, c.volume, c.volatility, c.regime) if n in theirs and n not in ours and n]
     scores, after = (
         frame.with_columns(_nanoseconds(frame[c.time]), frame[c.entity].cast(pl.String))
-        for frame in (table.collect(), outcomes.select([*keys, *extra]).collect())
+        for frame in (_collect(table), _collect(outcomes.select([*keys, *extra])))
     )
     if (twice := after.filter(after.select(keys).is_duplicated())).height:
         raise ValueError(f"the outcomes have {twice.height:,} rows that share {', '.join(keys)}, expected one each")
@@ -158,19 +158,18 @@ def read_scores(
             without a score, no row that is left, probabilities that are none, or see `as_panel`.
     """
     c = columns or Columns()
-    lazy = table.lazy()
-    schema = lazy.collect_schema()
-    probabilities = [name for name in schema.names() if name.startswith(PROBABILITY)] if kind == "class" else []
+    there = _names(table.lazy())
+    probabilities = [name for name in there if name.startswith(PROBABILITY)] if kind == "class" else []
     needed = c.named(kind)
-    if lacking := [name for name in needed if name not in schema.names()]:
-        raise ValueError(f"the table has no column {', '.join(map(repr, lacking))}; it has {', '.join(schema.names())}")
+    if lacking := [name for name in needed if name not in there]:
+        raise ValueError(f"the table has no column {', '.join(map(repr, lacking))}; it has {', '.join(there)}")
     if sum(given is not None for given in (c.horizon, c.end, horizon)) > 1:
         raise ValueError("give one of horizon, end and steps: each says when an outcome was known")
     if kind == "class" and c.beside:
         raise ValueError(f"kind=class takes no scores of other methods beside, got {', '.join(c.beside)}")
     if kind == "class" and len(probabilities) < 2:
         raise ValueError(f"kind=class needs two columns {PROBABILITY}<class> or more, found {probabilities}")
-    frame = lazy.select(list(dict.fromkeys([*needed, *probabilities]))).with_row_index("_row").collect()
+    frame = _collect(table.lazy().select(list(dict.fromkeys([*needed, *probabilities]))).with_row_index("_row"))
     rows = frame.height
     times = {name: _nanoseconds(frame[name]) for name in (c.time, c.end, c.available) if name}
     classes = tuple(name.removeprefix(PROBABILITY) for name in probabilities)
@@ -196,6 +195,20 @@ def read_scores(
             raise ValueError(f"{c.horizon!r} must hold whole steps in every row, got {frame[c.horizon].dtype}")
         parts = {int(k[0]): v for k, v in sorted(frame.partition_by(c.horizon, as_dict=True).items())}
     return {steps: _scores(part, steps, c, probabilities, classes, rows, dropped) for steps, part in parts.items()}
+
+
+def _names(table: pl.LazyFrame) -> list[str]:
+    try:
+        return table.collect_schema().names()
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"the table cannot be read: {error}") from error
+
+
+def _collect(table: pl.LazyFrame) -> pl.DataFrame:
+    try:
+        return table.collect()
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"the table cannot be read: {error}") from error
 
 
 def _scores(

@@ -39,6 +39,16 @@ def test_skill_is_seen_and_chance_is_not() -> None:
     assert in_words(assess({1: turned}, Terms())).tone == "worse"
 
 
+def test_a_perfect_score_is_better_and_suspicious() -> None:
+    data, _ = made(1, times=20)
+    page = report_on({1: Scores(data, 3 * data.outcome)}, "return", TOLD)
+    assert page.said is not None
+    assert page.said.tone == "better"
+    assert any("look for a leak" in caveat for caveat in page.caveats)
+    modest = report_on({1: scores_of(1, skill=0.3)}, "return", TOLD)
+    assert not any("look for a leak" in caveat for caveat in modest.caveats)
+
+
 def test_costs_can_eat_all_and_the_page_says_so() -> None:
     scores = scores_of(1, skill=0.3)
     cheap, dear = (assess({1: scores}, Terms(cost_bps=bps)) for bps in (0, 1000))

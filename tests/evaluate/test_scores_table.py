@@ -156,3 +156,16 @@ def test_bad_places_are_one_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             scan_table(tmp_path / place)
+
+
+def test_what_is_broken_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ValueError, match="the table cannot be read: "):
+        read_scores(scan_table(tmp_path / "broken.parquet"), "return")
+    with pytest.raises(ValueError, match="the table cannot be read: "):
+        with_outcomes(frame().lazy(), scan_table(tmp_path / "broken.parquet"), Columns())
+    frame().write_parquet(tmp_path / "cut.parquet")
+    whole = (tmp_path / "cut.parquet").read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(b"\0" * (len(whole) // 2) + whole[len(whole) // 2 :])
+    with pytest.raises(ValueError, match="the table cannot be read: "):
+        read_scores(scan_table(tmp_path / "cut.parquet"), "return")
