@@ -212,8 +212,6 @@ def _fit(
 ) -> Fitted:
     for logger in loggers:
         logger.log_hyperparams(dict(settings.described))
-    for logger in loggers:
-        logger.log_hyperparams(dict(settings.described))
     workers, share = settings.trainer.workers, share_of(world, settings.trainer)
     beside = folder / (f"{LOADER}{world.rank}" if world.rank else LOADER)
     with shared(prepared.train, beside, workers) as train:
