@@ -91,7 +91,7 @@ def test_what_stands_half_written_in_a_run_folder_has_a_name_that_the_next_run_k
 
     monkeypatch.setattr(os, "fsync", look)
     assert call(monkeypatch, "train", *SMALL, f"paths.output_dir={tmp_path / 'run'}") == 0
-    assert len(seen) == 9
+    assert len(seen) == 10
     for name in seen:
         (tmp_path / name).touch()
     with holding(tmp_path):
