@@ -120,7 +120,7 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     told: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
     told |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     told |= {"TORCHELASTIC_USE_AGENT_STORE": True, LAUNCHED: 1}
-    fair: dict[str, Any] = {"OMP_NUM_THREADS": max(1, len(os.sched_getaffinity(0)) // ranks)}
+    fair: dict[str, Any] = {"OMP_NUM_THREADS": max(1, (os.cpu_count() or 1) // ranks)}
     if any(name == "lo" for _, name in socket.if_nameindex()):
         fair["GLOO_SOCKET_IFNAME"] = "lo"  # a machine's name may lead nowhere
     paths = [str(Path(quantattn.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
