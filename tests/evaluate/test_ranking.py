@@ -181,3 +181,12 @@ def test_horizons_from_end_times() -> None:
     data, _ = as_panel([0, 10, 20, 30], list("aaaa"), [1, 2, 3, 4], end=[10, 25, 30, 31])
     assert data.known.tolist() == [1, 3, 3, 4]
     assert data.horizon == 2
+
+
+def test_blocks_are_three_horizons_long_where_outcomes_overlap() -> None:
+    data, _ = made(0, times=120, entities=2, horizon=5)
+    blocks = data.blocks(np.arange(120))
+    assert (blocks.kind, blocks.count, np.bincount(blocks.ids).tolist()) == ("time", 8, [15] * 8)
+    apart, _ = made(0, times=120, entities=2)
+    assert (apart.blocks(np.arange(120)).kind, apart.blocks(np.arange(120)).count) == ("day", 120)
+    assert made(0, times=12, entities=2, horizon=5)[0].blocks(np.arange(12)).count == 2
