@@ -44,6 +44,6 @@ def exit_code(error: BaseException) -> int | None:
     """The exit code that `error` stands for, or None when it is nobody's mistake but ours and needs its traceback."""
     if isinstance(error, UsageError):
         return USAGE
-    if isinstance(error, (ValueError, OSError, RuntimeError, ArithmeticError)):
+    if isinstance(error, (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError)):
         return FAILED
     return None

@@ -85,7 +85,8 @@ def find_budget(
         said(f"a batch of {tokens:,} tokens {'fits' if done else 'does not fit'}")
         return done
 
-    least, most = int(train.lengths.max()), int(train.lengths.sum())
+    least = train.max_seq_len  # other parts may have a longer sequence than the longest of this one
+    most = max(int(train.lengths.sum()), least)
     found = largest(fits, least, most)
     del trials
     gc.collect()

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import model, sequences
 
+from quantattn.cli.errors import FAILED, exit_code
 from quantattn.learn.budget import (
     OutOfMemory,
     find_budget,
@@ -124,6 +125,7 @@ def test_where_no_sequence_fits_it_is_said() -> None:
 
 def test_only_a_lack_of_memory_is_called_one() -> None:
     assert is_out_of_memory(MemoryError())
+    assert exit_code(MemoryError()) == exit_code(OutOfMemory()) == FAILED  # a sentence, not a traceback
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_out_of_memory(ValueError("out of memory"))
