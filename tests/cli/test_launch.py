@@ -9,12 +9,20 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quantattn.cli import launch as launching
+from quantattn.cli.config import compose, plain
+from quantattn.cli.errors import UsageError
+from quantattn.cli.instantiate import settings
 from quantattn.cli.launch import LAUNCHED, end_with_launcher, launch
+from quantattn.cli.settings import TrainSettings
+from quantattn.cli.team import world_of
+from quantattn.learn.parallel import World
+from quantattn.learn.trainer import TrainerSettings
 
 GOES_ON = "ckpt_path=auto goes on"
 
@@ -108,3 +116,23 @@ def test_a_process_is_told_to_stop_when_its_launcher_is_gone() -> None:
     assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it does not stop while the launcher is there
     os.close(write)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 143
+
+
+def test_processes_are_as_many_as_asked_for_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = settings(TrainSettings, plain(compose("train", [])), "")
+    two, alone = (
+        replace(one, trainer=TrainerSettings(strategy="ddp", devices=2, accumulate=4), train=t) for t in (True, False)
+    )
+    far = replace(one, trainer=TrainerSettings(strategy="ddp", nodes=2, accumulate=4))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert (world_of(one), world_of(two), world_of(alone)) == (World(), None, World())  # None: yet to be started
+    with pytest.raises(UsageError, match=r"nodes=2: torchrun or srun starts the processes of several machines"):
+        world_of(far)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert world_of(two) == world_of(far) == World(1, 2, 1)
+    with pytest.raises(UsageError, match=r"2 processes were started, but trainer\.devices=1 and .* ask for 1"):
+        world_of(one)
+    with pytest.raises(UsageError, match="ask for 2, and train=false is for one"):
+        world_of(alone)
