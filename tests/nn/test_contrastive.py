@@ -59,9 +59,8 @@ def test_slices_are_the_rows_that_they_were_cut_from_and_are_embedded_as_alone(p
 
 
 @pytest.mark.parametrize("objective", [Coles(shortest=2, longest=6, negatives=2), NextWindow(window=4)])
-@pytest.mark.parametrize("causal", [False, True])
-def test_what_is_compared_is_a_function_of_seed_and_step(packs: Any, tiny: Any, objective: Any, causal: bool) -> None:
-    model, batch = Model(tiny(causal=causal)), packs.random([9, 1, 12, 30, 0])
+def test_what_is_compared_is_a_function_of_seed_and_step(packs: Any, tiny: Any, objective: Any) -> None:
+    model, batch = Model(tiny(causal=True)), packs.random([9, 1, 12, 30, 0])
     first = objective(model, batch, step=3)
     torch.manual_seed(99)
     assert torch.equal(first.loss, objective(model, batch, step=3).loss)

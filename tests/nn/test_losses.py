@@ -185,10 +185,8 @@ def test_objectives_of_values_are_fitted_to_training_rows(objective: Any) -> Non
         objective.fitted(rows([1.0, torch.nan]))
 
 
-@pytest.mark.parametrize("pooling", ["last", "mean", "attention"])
 @pytest.mark.parametrize("objective", [Outcome(focal=0.5), Outcome(ordinal=True), Quantile(), Gaussian()])
-def test_no_labelled_decision_gives_zero_and_no_gradient(packs: Any, tiny: Any, objective: Any, pooling: str) -> None:
-    objective = replace(objective, pooling=pooling)
+def test_no_labelled_decision_gives_zero_and_no_gradient(packs: Any, tiny: Any, objective: Any) -> None:
     none = torch.full((2,), IGNORE) if isinstance(objective, Outcome) else torch.full((2,), torch.nan)
     for batch in (
         replace(packs.random([5, 8]), targets={"label": none}),
