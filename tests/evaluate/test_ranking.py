@@ -89,6 +89,13 @@ def test_ranks_average_over_ties() -> None:
         assert ranks[many == g].tolist() == stats.rankdata(values[many == g]).tolist()
 
 
+def test_equal_scores_share_a_quantile_by_hand() -> None:
+    """Three each of −1, 0, 1 have average ranks 2, 5, 8 of nine: ⌊1.5·5/9⌋, ⌊4.5·5/9⌋, ⌊7.5·5/9⌋."""
+    at = np.zeros(9, np.int64)
+    assert quantile_of(at, np.repeat([-1.0, 0, 1], 3), 5).tolist() == [0] * 3 + [2] * 3 + [4] * 3
+    assert quantile_of(at, np.zeros(9), 3).tolist() == [1] * 9
+
+
 def test_order_of_rows_names_and_increasing_maps_change_nothing() -> None:
     data, score = made(1, skill=0.2)
     found = judge_ranking(data, score)
