@@ -59,6 +59,8 @@ class Sharded(ModelParallelStrategy):
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
             named = _renamed(state, dict(enumerate(self._names(optimizer))))
             set_optimizer_state_dict(self.model, optimizer, named, options=options)
+            for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+                group.update({key: value for key, value in saved.items() if key != "params"})  # pairs came as lists
         return checkpoint
 
     def _names(self, optimizer: Optimizer) -> list[str]:

@@ -16,7 +16,7 @@ from quantattn.learn.module import LossError
 from quantattn.learn.parallel import World, joined
 from quantattn.nn import Loss, Model, Outcome
 
-STEPS, STEP = 5, 4
+STEPS, LONGER, STEP = 5, 7, 4
 SETTINGS: dict[str, Any] = {"validate_every": 2, "accumulate": STEP, "steps": STEPS}
 RANKS = {"ddp-2": ("ddp", 2), "ddp-4": ("ddp", 4), "fsdp-2": ("fsdp", 2), "context-2": ("context", 2)}
 
@@ -59,6 +59,14 @@ def one_rank(rank: int, case: str, port: int, folder: Path) -> None:
     torch.save(figures | {"batches": batches, "weights": weights}, folder / f"{case}-{rank}.pt")
 
 
+def resumed_rank(rank: int, port: int, folder: Path) -> None:
+    """Two ranks of FSDP that go on with what two had begun."""
+    world = placed(rank, 2, port)
+    longer = settings_of("fsdp-2") | {"steps": LONGER}
+    with joined(world, "cpu"):
+        train(folder / "resumed", world=world, resume=folder / "fsdp-2" / "checkpoints" / "last.ckpt", **longer)
+
+
 class Spoiled(Outcome):
     """An outcome whose tenth batch, the first of rank 1 in the third step, has a loss that is not a number."""
 
@@ -84,4 +92,5 @@ def run(folder: Path) -> None:
     start = partial(torch.multiprocessing.start_processes, start_method="fork")
     for case, (_, size) in RANKS.items():
         start(one_rank, (case, free_port(), folder), size)
+    start(resumed_rank, (free_port(), folder), 2)
     start(spoiled_rank, (free_port(), folder), 2)

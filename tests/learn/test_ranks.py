@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from rank_cases import RANKS, SETTINGS, STEP, plain_model, run
+from rank_cases import LONGER, RANKS, SETTINGS, STEP, plain_model, run
 from test_resume import same
 from toy import model, train
 
@@ -101,6 +101,19 @@ def test_one_process_goes_on_with_what_several_began(case: str, folder: Path, tm
     assert fitted.step == 7
     assert rest == whole[5 * STEP :]
     assert all(torch.isfinite(value).all() for value in module.state_dict().values())
+
+
+def test_parameters_that_are_cut_go_on_as_whole_ones_do(folder: Path, tmp_path: Path) -> None:
+    """Two ranks of FSDP and one process, from the same checkpoint of two ranks."""
+    train(tmp_path, resume=folder / "fsdp-2" / LAST, **{**SETTINGS, "steps": LONGER})
+    one, two = (read_checkpoint(place / LAST) for place in (tmp_path, folder / "resumed"))
+    assert one["global_step"] == two["global_step"] == LONGER
+    assert same(one["optimizer_states"][0]["param_groups"], two["optimizer_states"][0]["param_groups"])
+    for part in ("state_dict", "optimizer_states"):
+        for (name, a), (again, b) in zip(flat(one[part]), flat(two[part]), strict=True):
+            assert name == again
+            if isinstance(a, torch.Tensor):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_a_loss_that_is_no_number_on_one_rank_stops_all_before_the_step(folder: Path) -> None:
