@@ -101,6 +101,7 @@ def row_of(variant: tuple[str, int, str, bool]) -> dict[str, object]:
         "bulk_copies": "cp.async.bulk.tensor" in assembled.ptx,
         "threads": 32 * built.metadata.num_warps * getattr(config, "programs", 1),
         "serialized": assembled.serialized,
+        "atomics": "atomic_rmw" in built.asm["ttgir"],
     }
 
 

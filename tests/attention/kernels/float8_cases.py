@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from quantattn.attention import Attended, Mask
-from quantattn.attention.float8 import BELOW, ROWS_K, Quantised
+from quantattn.attention.float8 import BELOW, LARGEST, ROWS_K, Quantised
 
 UNIT = 2.0**-24
 # Hopper's matrix units keep fewer bits of a sum of products of float8; 2⁻¹³ of its terms covers what is known of them.
@@ -55,7 +55,8 @@ def allowed(small: tuple[Quantised, ...], causal: bool, rows: int, backwards: bo
     scores, off, p, carried, v = weights(small, causal, rows, backwards)
     n_k = scores.shape[-1]
     off = math.log(2) * (off + off.amax(-1, keepdim=True)) + 16 * UNIT
-    step = ((p * (1 + off)).to(torch.float8_e4m3fn).double() - (p * (1 - off)).to(torch.float8_e4m3fn).double()).abs()
+    most, least = ((p * factor).clamp(0, LARGEST).to(torch.float8_e4m3fn).double() for factor in (1 + off, 1 - off))
+    step = most - least
     mass = (p * carried).sum(-1, keepdim=True)
     terms = (n_k + rows) * max(UNIT, PRODUCT * rows / n_k)
     moved = (step + p * (terms + off.amax(-1, keepdim=True))) * carried

@@ -19,7 +19,7 @@ SPILLS = (
     {("fwd", 64): 160, ("fwd", 128): 48, ("fwd", 256): 112, ("short", 64): 0, ("short", 128): 24}
     | {("bwd", 64): 8, ("bwd", 128): 88, ("float8", 64): 8, ("float8", 128): 16}
     if OLD
-    else {("fwd", 64): 24, ("fwd", 128): 16, ("fwd", 256): 284, ("short", 64): 0, ("short", 128): 56}
+    else {("fwd", 64): 32, ("fwd", 128): 24, ("fwd", 256): 284, ("short", 64): 0, ("short", 128): 56}
     | {("bwd", 64): 40, ("bwd", 128): 32, ("float8", 64): 0, ("float8", 128): 0}
 )
 
@@ -49,3 +49,8 @@ def test_every_program_fits_the_device(table):
 def test_products_run_side_by_side_on_tiles_that_the_copy_engine_brought(table):
     assert all(row["wgmma"] and row["bulk_copies"] for row in table)
     assert not [row for row in table if row["serialized"]]
+
+
+def test_no_program_hands_a_number_round_in_shared_memory(table):
+    """Triton's atomics do, where it takes the place of barriers that it thinks are over (`arithmetic.draw`)."""
+    assert not [row for row in table if row["atomics"]]

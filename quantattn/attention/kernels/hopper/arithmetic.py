@@ -36,6 +36,20 @@ def to_8_bits(x):
 
 
 @gluon.jit
+def draw(counter_ptr):
+    """One warp: what the counter stands at, which goes up by one.
+
+    Triton's own atomic hands the number round through shared memory, where it takes the place of what is not used any
+    more. That was a barrier which one sort of mask makes and never waits at; written over, it came back at times.
+    """
+    return gl.inline_asm_elementwise(
+        "{ .reg .pred p; .reg .b32 t; mov.u32 t, %laneid; setp.eq.u32 p, t, 0; mov.u32 t, 0;"
+        " @p atom.relaxed.gpu.global.add.s32 t, [$1], 1; shfl.sync.idx.b32 $0, t, 0, 31, 0xffffffff; }",
+        "=r,l", [counter_ptr.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
 def meet(barrier, THREADS: gl.constexpr):
     """Wait at a named barrier (8 … 15) until THREADS threads have come or announced themselves."""
     gl.inline_asm_elementwise(

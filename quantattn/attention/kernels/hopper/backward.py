@@ -32,7 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from quantattn.attention.kernels.hopper.arithmetic import exp2, hidden_zero, meet, to_16_bits
+from quantattn.attention.kernels.hopper.arithmetic import draw, exp2, hidden_zero, meet, to_16_bits
 from quantattn.attention.kernels.hopper.compat import reshaped, tma_add, tma_finish, tma_load, tma_store
 from quantattn.attention.kernels.hopper.cutting import HALF, clear_keys, clear_rows, hide, is_cut
 from quantattn.attention.kernels.hopper.notes import read_field, write_field
@@ -137,11 +137,11 @@ def planner(tickets_ptr, notes, signals, of, left, right, s: gl.constexpr):
     number = 0
     while number < total:
         mbarrier.wait(signals.asked, (turn & 1) ^ 1)
-        number = gl.atomic_add(tickets_ptr, 1, sem="relaxed")
+        number = draw(tickets_ptr)
         place, kv_head, walk = find_work(gl.minimum(number, total - 1), of, left, right, s)
         if s.packed:
             while (place.first >= place.n_k) & (number < total):
-                number = gl.atomic_add(tickets_ptr, 1, sem="relaxed")
+                number = draw(tickets_ptr)
                 place, kv_head, walk = find_work(gl.minimum(number, total - 1), of, left, right, s)
         n_k = gl.where(number < total, place.n_k, 0)
         mbarrier.wait(signals.note_empty.index(turn & 1), ((turn >> 1) & 1) ^ 1)

@@ -36,7 +36,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from quantattn.attention.float8 import BELOW, ROWS_K, ROWS_Q
 from quantattn.attention.kernels.arguments import Place
 from quantattn.attention.kernels.hopper import configs
-from quantattn.attention.kernels.hopper.arithmetic import exp2, to_8_bits
+from quantattn.attention.kernels.hopper.arithmetic import draw, exp2, to_8_bits
 from quantattn.attention.kernels.hopper.compat import reshaped, tma_load
 from quantattn.attention.kernels.hopper.forward import sum_in_thread
 from quantattn.attention.kernels.hopper.tasks import FIELDS, Tile, Work, hide, read_note, tile_of, write_note
@@ -127,7 +127,7 @@ def loader(q_src, k_src, v_src, rings, notes, signals, work, s: gl.constexpr):
             tma_load(v_src, [p.batch, kv_head, 0, row], v_full, box)
             step += 1
         if s.dynamic:
-            number = gl.atomic_add(work.counter, 1) + gl.num_programs(0)
+            number = draw(work.counter) + gl.num_programs(0)
         else:
             number += gl.num_programs(0)
     mbarrier.wait(signals.note_empty.index(0), (issued & 1) ^ 1)

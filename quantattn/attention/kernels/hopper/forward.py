@@ -272,16 +272,20 @@ def _attention_fwd(
         gl.allocate_shared_memory(gl.int32, [STAGES, 1], ONE),
         gl.allocate_shared_memory(gl.int32, [2, 1], ONE),
     )
-    for i in gl.static_range(2):
-        buffers.again.index(i).store(gl.zeros([1], gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0])))
     notes = gl.allocate_shared_memory(gl.int32, [FIELDS, 1], ONE)
+    if s.bounded:
+        for i in gl.static_range(2):
+            buffers.again.index(i).store(gl.zeros([1], gl.int32, layout=gl.BlockedLayout([1], [32], [4], [0])))
+        done = make_barriers(2, GROUPS)
+    else:
+        done = notes  # a barrier that is made and not used lies where something else does
     READERS: gl.constexpr = s.groups + int(s.bounded)
     TWICE: gl.constexpr = 2 * s.stages
     signals = Signals(
         make_barriers(1, 1), make_barriers(1, GROUPS),
         make_barriers(STAGES, 1), make_barriers(STAGES, GROUPS),
         make_barriers(TWICE, 1), make_barriers(STAGES, GROUPS),
-        make_barriers(1, 1), make_barriers(1, READERS), make_barriers(2, GROUPS),
+        make_barriers(1, 1), make_barriers(1, READERS), done,
     )  # fmt: skip
     work = Work(cu_q_ptr, cu_k_ptr, n_sequences, n_q, n_k, heads, group, per_head, tiles, counter_ptr, left, right)
     unit = scale * 1.4426950408889634

@@ -9,6 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from quantattn.attention.kernels.arguments import Place
+from quantattn.attention.kernels.hopper.arithmetic import draw
 from quantattn.attention.kernels.hopper.compat import reshaped
 from quantattn.attention.kernels.hopper.tasks import Tile, is_cut, read_note, sees, tile_of, write_note
 from quantattn.attention.kernels.hopper.tiles import load_rows
@@ -113,7 +114,7 @@ def loader(q_src, k_src, v_src, buffers, notes, signals, work, s: gl.constexpr):
                 step, fill = load_tile(t, q_src, k_src, v_src, buffers, signals, work, step, fill, s)
             if careful == 0:
                 if s.dynamic:
-                    number = gl.atomic_add(work.counter, 1) + gl.num_programs(0)
+                    number = draw(work.counter) + gl.num_programs(0)
                 else:
                     number += gl.num_programs(0)
     mbarrier.wait(signals.note_empty.index(0), (issued & 1) ^ 1)
