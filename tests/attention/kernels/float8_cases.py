@@ -58,7 +58,7 @@ def allowed(small: tuple[Quantised, ...], causal: bool, rows: int, backwards: bo
     most, least = ((p * factor).clamp(0, LARGEST).to(torch.float8_e4m3fn).double() for factor in (1 + off, 1 - off))
     step = most - least
     mass = (p * carried).sum(-1, keepdim=True)
-    terms = (n_k + rows) * max(UNIT, PRODUCT * rows / n_k)
+    terms = 2 * min(n_k, rows) * PRODUCT + (n_k + rows) * UNIT
     moved = (step + p * (terms + off.amax(-1, keepdim=True))) * carried
     out = moved @ v.abs() / mass.where(mass > 0, 1)
     lse = off.amax(-1) + (n_k + 8) * UNIT
