@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import random
 import warnings
 from collections.abc import Callable, Mapping
@@ -227,8 +228,7 @@ class Checkpoints(Checkpoint):
             known = sorted(trainer.callback_metrics)
             raise ValueError(f"checkpoints watch {self.monitor!r}, which is not logged; there is {', '.join(known)}")
         value = float(figure)
-        better = self.best is None or (value < self.best if self.mode == "min" else value > self.best)
-        if better:
+        if improves(value, self.best, self.mode):
             self.best, self.best_step = value, trainer.global_step
             averaged: Any = getattr(pl_module, "averaged_weights", None)
             weights = averaged() if averaged else trainer.strategy.lightning_module_state_dict()
@@ -265,6 +265,13 @@ class Checkpoints(Checkpoint):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*`weights_only` was not set.*")
             trainer.save_checkpoint(self.folder / LAST, weights_only=False)
+
+
+def improves(value: float, best: float | None, mode: str) -> bool:
+    """Whether a figure is better than the best so far; any is better than none, and any number than NaN."""
+    if best is None or math.isnan(best):
+        return best is None or not math.isnan(value)
+    return value < best if mode == "min" else value > best
 
 
 def generators() -> dict[str, Any]:

@@ -249,3 +249,21 @@ def test_what_could_not_be_written_is_raised_at_the_next_occasion(tmp_path: Path
         writer.wait()
     writer.close()
     assert checkpoint.read_checkpoint(tmp_path / "good.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("value", "best", "smaller", "larger"),
+    [
+        (1.0, None, True, True),
+        (float("nan"), None, True, True),
+        (1.0, float("nan"), True, True),
+        (float("nan"), float("nan"), False, False),
+        (float("nan"), 1.0, False, False),
+        (1.0, 2.0, True, False),
+        (1.0, 1.0, False, False),
+    ],
+)
+def test_any_number_is_better_than_none_that_is_one(
+    value: float, best: float | None, smaller: bool, larger: bool
+) -> None:
+    assert (checkpoint.improves(value, best, "min"), checkpoint.improves(value, best, "max")) == (smaller, larger)
