@@ -68,7 +68,9 @@ def test_rounding_is_that_of_torch(name, incoherent):
         assert unequal <= (1e-3 if incoherent else 0)
 
 
-@pytest.mark.parametrize(("name", "causal", "dtype"), product(SHAPES, (False, True), (torch.float16, torch.bfloat16)))
+@pytest.mark.parametrize(
+    ("name", "causal", "dtype"), list(product(SHAPES, (False, True), (torch.float16, torch.bfloat16)))
+)
 def test_it_computes_the_reference(name, causal, dtype):
     q, k, v = drawn(name, dtype)
     rounded = round_inputs(q, k, v, incoherent=True, seed=0)
