@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from kills import RUN, differences
@@ -74,7 +75,7 @@ def begun(folder: Path) -> Path:
     return folder
 
 
-def wait_for(done: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def wait_for(done: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
     """Return once `done` says so or the process has ended."""
     deadline = time.monotonic() + SECONDS
     while not done() and process.poll() is None:
@@ -118,7 +119,7 @@ def disk_full_of_others(whole: Path, folder: Path) -> Met:
         process = subprocess.Popen(
             command(run), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-        wait_for((run / LAST).exists, process)  # type: ignore[arg-type]
+        wait_for((run / LAST).exists, process)
         with (folder / "filler").open("wb", buffering=0) as file:
             try:
                 while True:
@@ -193,7 +194,7 @@ def another_model_elsewhere(whole: Path, folder: Path) -> Met:
 def two_runs(whole: Path, folder: Path) -> Met:
     """Two processes, one folder."""
     process = subprocess.Popen(command(folder), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for((folder / LAST).exists, process)  # type: ignore[arg-type]
+    wait_for((folder / LAST).exists, process)
     process.send_signal(signal.SIGSTOP)  # or it might end before the second has begun
     code, said = call(command(folder))
     process.send_signal(signal.SIGCONT)
@@ -215,7 +216,7 @@ def told(number: int) -> Callable[[Path, Path], Met]:
         process = subprocess.Popen(
             command(folder), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        wait_for((folder / LAST).exists, process)  # type: ignore[arg-type]
+        wait_for((folder / LAST).exists, process)
         process.send_signal(number)
         said = process.communicate(timeout=SECONDS)[0].strip().splitlines()[-1]
         return after(whole, folder, process.returncode, said)
