@@ -55,7 +55,8 @@ class Rank:
         self.process.wait()
         self._reader.join(timeout=1.0)
         for file in (self.process.stdin, self.process.stderr):
-            if file is not None:
+            # Where something that the process left behind still has its stderr, closing would wait for that to end.
+            if file is not None and not (file is self.process.stderr and self._reader.is_alive()):
                 file.close()
 
 

@@ -22,8 +22,10 @@ HEAD = 1 << 16
 _PIECE = 1 << 20
 _INLINE = re.compile(r"\bxmlns:ix\s*=|<ix:\w", re.IGNORECASE)
 _COVER = re.compile(r"\bdei:DocumentType\b")
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Of these zipfile unpacks no more than it is asked for; of the others, all that a piece of the archive holds."""
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError)
-"""What damage raises, and NotImplementedError: packed in a way that zipfile lacks; RuntimeError: encrypted."""
+"""What damage raises, and NotImplementedError: packed in another way; RuntimeError: encrypted."""
 
 
 def unpack_main(content: bytes, max_bytes: int) -> bytes:
@@ -65,6 +67,8 @@ def main_file(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
         ValueError, OSError, …: what zipfile raises for damage.
     """
     files = [each for each in archive.infolist() if not each.is_dir()]
+    if any(each.compress_type not in _METHODS for each in files):
+        raise NotImplementedError("packed in another way than EDGAR packs")
     if not files or len(files) > MOST_FILES:
         raise NotInIt(f"a zip of {len(files):,} files, expected 1 to {MOST_FILES:,}")
     if len(files) == 1:

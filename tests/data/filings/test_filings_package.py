@@ -115,6 +115,9 @@ def test_a_bomb_and_what_lies_about_itself_are_stopped() -> None:
         unpack_main(bomb, 1_000_000)
     with pytest.raises(NotInIt, match="a zip of 1,001 files, expected 1 to 1,000"):
         unpack_main(zipped({f"{n}.htm": PAGE for n in range(MOST_FILES + 1)}, zipfile.ZIP_STORED), 10**6)
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):  # of which zipfile unpacks more than it is asked for
+        with pytest.raises(ValueError, match="cannot be read: packed in another way"):
+            unpack_main(zipped({"a.htm": PAGE}, method), 10**6)
     locked = bytearray(zipped({"a.htm": PAGE}))
     for at in (locked.index(b"PK\x03\x04") + 6, locked.index(b"PK\x01\x02") + 8):
         struct.pack_into("<H", locked, at, 1)  # says that it is encrypted
