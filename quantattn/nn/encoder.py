@@ -262,7 +262,10 @@ def share_rows(model: nn.Module, group: dist.ProcessGroup | None = None) -> None
     for module in model.modules():
         if isinstance(module, Encoder):
             if module.config.compile:
-                raise ValueError("an encoder whose rows are shared by several ranks is not compiled; use compile=False")
+                raise ValueError(
+                    "an encoder whose rows are shared by several ranks is not compiled; "
+                    "make it with compile=False (model.compile=false)"
+                )
             module.ranks = Ranks(group)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,9 +71,8 @@ def _table_op(
 
 
 @_table_op.register_fake
-def _table_shapes(
-    time: Tensor, cu_seqlens: Tensor, pairs: int, *_: object, rows: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def _table_shapes(time: Tensor, cu_seqlens: Tensor, pairs: int, *rest: Any) -> tuple[Tensor, Tensor]:
+    rows: Tensor | None = rest[5] if len(rest) > 5 else None  # a default may be left out
     shape = ((time if rows is None else rows).shape[0], 1, 2 * pairs)
     return time.new_empty(shape, dtype=torch.float32), time.new_empty(shape, dtype=torch.float32)
 

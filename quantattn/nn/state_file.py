@@ -128,7 +128,7 @@ def _checked(path: Path, raw: bytes | mmap.mmap) -> Any:
     with memoryview(raw) as whole, whole[8 + size :] as data:
         if _sha(header, [data]) != expected:
             raise ValueError(f"{path} is damaged: its bytes are not those that its hash was made of")
-    return parse_json(path, metadata["tree"].encode())
+    return parse_json(path, str(metadata["tree"]).encode())
 
 
 def _sha(header: Mapping[str, Any], contents: Iterable[memoryview]) -> str:

@@ -122,9 +122,9 @@ def test_a_header_that_lies_is_refused_before_anything_is_made_of_it(
 
 
 @pytest.mark.parametrize(
-    "tree", ['{"tensor":5}', '{"dict":[[{"dict":[]},1]]}', '{"a":1,"b":2}', '{"code":"os"}', "3", '{"tuple":[]}']
+    "tree", ['{"tensor":5}', '{"dict":[[{"dict":[]},1]]}', '{"a":1,"b":2}', '{"code":"os"}', "3", 3, '{"tuple":[]}']
 )
-def test_a_tree_that_means_nothing_is_refused_though_its_hash_is_right(tmp_path: Path, tree: str) -> None:
+def test_a_tree_that_means_nothing_is_refused_though_its_hash_is_right(tmp_path: Path, tree: Any) -> None:
     from quantattn.nn.state_file import _sha
 
     header: dict[str, Any] = {"__metadata__": {"format": "1", "library": "0", "torch": "2", "tree": tree}, "0": ENTRY}

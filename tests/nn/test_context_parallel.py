@@ -40,7 +40,7 @@ def test_every_rank_computes_its_own_rows_alone(case: Case, of_ranks: list[dict[
 
 def test_what_cannot_be_shared_is_refused(of_ranks: list[dict[str, Any]]) -> None:
     for found in of_ranks:
-        assert "is not compiled; use compile=False" in found["compiled"]
+        assert "is not compiled; make it with compile=False (model.compile=false)" in found["compiled"]
         assert found["too few"] == "each of 3 chunks needs a row, got 2 rows"
     with pytest.raises(ValueError, match="need a process group: call init_process_group first"):
         share_rows(Encoder("tiny", codes={"kind": 3}))

@@ -89,6 +89,7 @@ def test_the_table_is_a_sound_operator() -> None:
     time, offsets = torch.arange(7) * 10**9, torch.tensor([0, 3, 3, 7], dtype=torch.int32)
     for time_pairs in (0, 3, 8):
         torch.library.opcheck(_table_op, (time, offsets, 8, time_pairs, 1e4, 1e-3, 10.0, False))
+    torch.library.opcheck(_table_op, (time, offsets, 8, 3, 1e4, 1e-3, 10.0, False, torch.tensor([1, 4, 6])))
 
 
 @settings(max_examples=25, deadline=None)

@@ -136,6 +136,8 @@ def test_the_law_begins_at_what_is_usual_in_training_rows() -> None:
     gaps = torch.tensor([0.0, 1.0, math.e**2, 0.0], dtype=torch.float64)
     fitted = NextEvent(time="lognormal").fitted(TrainingRows({}, (), gaps))
     assert (fitted.gap_mean, fitted.gap_std) == pytest.approx((1.0, math.sqrt(2)))
+    even = torch.full((12_345,), 60.0, dtype=torch.float64)
+    assert NextEvent(time="lognormal").fitted(TrainingRows({}, (), even)).gap_std == 1.0
     with pytest.raises(ValueError, match="2 training gaps are all zero"):
         NextEvent(time="lognormal").fitted(TrainingRows({}, (), torch.zeros(2, dtype=torch.float64)))
     with pytest.raises(ValueError, match="density must be one of lognormal, exponential, got 'weibull'"):

@@ -68,7 +68,7 @@ class NextEvent:
             raise ValueError(
                 f"the time to the next event has no density: {len(rows.gaps):,} training gaps are all zero"
             )
-        deviation = float(logs.std()) if len(logs) > 1 else 0.0
+        deviation = float(logs.std()) if logs.min() < logs.max() else 0.0  # of equal numbers it may be 1e-16
         return replace(self, gap_mean=float(logs.mean()), gap_std=deviation or 1.0)
 
     def heads(self, encoder: EncoderConfig, classes: Sequence[str]) -> dict[str, HeadConfig]:

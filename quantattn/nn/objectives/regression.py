@@ -149,7 +149,8 @@ def standardised(objective: OfValue, rows: TrainingRows) -> OfValue:
     known = values[~values.isnan()]
     if known.numel() < 2:
         raise ValueError(f"regression needs two training rows with a target or more, got {known.numel()}")
-    return replace(objective, mean=float(known.mean()), std=float(known.std()) or 1.0)
+    std = float(known.std()) if known.min() < known.max() else 0.0  # of equal numbers it may be 1e-16
+    return replace(objective, mean=float(known.mean()), std=std or 1.0)
 
 
 def _known_or(output: Tensor, batch: PackedBatch, objective: Regression | Quantile | Gaussian) -> tuple[Tensor, Tensor]:
