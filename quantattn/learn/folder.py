@@ -22,7 +22,7 @@ from quantattn.learn.fit import resume_point
 _SECRET = {"password", "passwd", "secret", "token", "credential", "credentials", "apikey", "auth"}
 _LEFT = re.compile(
     r"\.((config|environment|data|tuning|budget|certificate|metrics)\.(yaml|json|csv)|report\.html|(last|best)\.ckpt|model)"
-    r"\.(.+\.)?[0-9]+(\.part|\.partial)?|\.loader\.writing"
+    r"\.(.+\.)?[0-9]+(\.part|\.partial)?|\.loader[0-9]*\.writing"
 )
 """What a run writes its files and its model under until they are whole; nobody else's hidden files."""
 LOADER = "loader"

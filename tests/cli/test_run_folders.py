@@ -69,6 +69,7 @@ def test_what_a_killed_run_left_half_written_is_removed_and_nobody_else_s_hidden
     mine = (".zcompdump-host-5.8", ".notes.2024", ".history.1", "metrics.csv")
     left = ("checkpoints/.last.ckpt.123", ".config.yaml.9", ".metrics.json.my.host.12", ".report.html.5.part")
     left += (".model.77.partial/model.safetensors", "loader/sequences.json", ".loader.writing/arrays-000.npy")
+    left += ("loader1/sequences.json", ".loader1.writing/arrays-000.npy")  # of rank 1
     for name in (*mine, *left, "other/loader/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).touch()
