@@ -136,11 +136,12 @@ def _rows(runs: Sequence[Run], same: bool) -> tuple[Row, ...]:
 
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:
-    """Best first."""
+    """Best first; what is not finite last."""
     loss = runs[0].table.loss
     metric = next(m for m in runs[0].table.metrics if m.name == loss)
     sign = 1 if metric.lower_is_better else -1
-    return sorted(runs, key=lambda run: sign * run.table.model.figures[loss].value)
+    values = {run.name: run.table.model.figures[loss].value for run in runs}
+    return sorted(runs, key=lambda run: (not math.isfinite(values[run.name]), sign * values[run.name]))
 
 
 def apart(one: Interval, other: Interval) -> Interval:

@@ -15,7 +15,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from quantattn.evaluate.baselines import HISTORY, PERSISTENCE
 from quantattn.evaluate.panel import Floats, Panel, as_panel
+from quantattn.evaluate.past import REVERSAL, ZERO
 
 Kind = Literal["return", "value", "class"]
 KINDS: tuple[Kind, ...] = ("return", "value", "class")
@@ -167,6 +169,8 @@ def read_scores(
         raise ValueError("give one of horizon, end and steps: each says when an outcome was known")
     if kind == "class" and c.beside:
         raise ValueError(f"kind=class takes no scores of other methods beside, got {', '.join(c.beside)}")
+    if taken := sorted({"score", HISTORY, PERSISTENCE, REVERSAL, ZERO} & set(c.beside)):
+        raise ValueError(f"{taken[0]!r} is what the page calls a method of its own: rename the column to set it beside")
     if kind == "class" and len(probabilities) < 2:
         raise ValueError(f"kind=class needs two columns {PROBABILITY}<class> or more, found {probabilities}")
     frame = _collect(table.lazy().select(list(dict.fromkeys([*needed, *probabilities]))).with_row_index("_row"))
@@ -323,6 +327,8 @@ def _shared(frame: pl.DataFrame, c: Columns) -> None:
 
 
 def _not_late(frame: pl.DataFrame, available: str, time: str) -> None:
+    if unsaid := frame[available].null_count():
+        raise ValueError(f"{available!r} is missing in {unsaid:,} rows that have a score")
     late = frame.filter(pl.col(available) > pl.col(time))
     if late.height:
         row = late.row(0, named=True)

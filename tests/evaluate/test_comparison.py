@@ -54,6 +54,11 @@ def test_the_best_run_is_named_with_how_sure() -> None:
     differs = page.sheets[-1]
     assert [[cell.text for cell in row] for row in differs.rows] == [["seed", "a", "b"]]
     assert "b has the best log loss" in render_report(page)
+    document = table(0.6).to_dict()
+    document["rows"][0]["figures"]["log_loss"]["value"] = None  # was infinite
+    lost = compare_runs([replace(run("a", 0.6), table=table_of(document)), run("b", 0.6), run("c", 0.7)])
+    assert lost.said is not None
+    assert lost.said.headline == "c has the best log loss of 3 runs."
     near = compare_runs([run("a", 0.7), run("b", 0.701), run("c", 0.699)])
     assert near.said is not None
     assert near.said.headline.endswith("but the difference may be chance.")

@@ -137,6 +137,8 @@ def test_outcomes_of_another_table_are_joined() -> None:
             Columns(available="there"),
             "a leak: 1 scores were available after the time at which they are used, the first in row 3",
         ),
+        ({"there": [None, *[date(2024, 1, 1)] * 3]}, Columns(available="there"), "'there' is missing in 1 rows"),
+        ({"history": [1.0] * 4}, Columns(beside=("history",)), "'history' is what the page calls a method of its own"),
         ({"h": [1, None, 1, 1]}, Columns(horizon="h"), "'h' must hold whole steps in every row"),
         ({"end": [date(2024, 1, 1)] * 4}, Columns(end="end"), "ends at 1704067200000000000, expected later"),
         ({"mood": ["x", "y", "x", "x"]}, Columns(regime="mood"), "is in two regimes, 'x' and 'y'"),
