@@ -77,7 +77,10 @@ def settled_budget(folder: Path, resume: Path | None, find: Callable[[], int | N
                 f"{kept} is not there: {resume} is of a run that was given a number of tokens; give "
                 "data.max_tokens_per_batch the same"
             )
-        found = int(json.loads(kept.read_text(encoding="utf-8"))["max_tokens_per_batch"])
+        try:
+            found = int(json.loads(kept.read_text(encoding="utf-8"))["max_tokens_per_batch"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{kept} does not hold max_tokens_per_batch as a whole number") from error
     if found is None:
         raise OutOfMemory(f"memory is out: not even one sequence of {longest:,} tokens fits; {HELPS}")
     write_json(folder / BUDGET, {"max_tokens_per_batch": found})

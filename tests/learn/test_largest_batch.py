@@ -94,6 +94,9 @@ def test_the_budget_that_was_found_stays_with_the_run(tmp_path: Path) -> None:
         settled_budget(tmp_path / "b", tmp_path / "c" / "checkpoints" / "last.ckpt", lambda: 1280, LENGTH)
     with pytest.raises(OutOfMemory, match="not even one sequence of 50 tokens fits"):
         settled_budget(tmp_path / "d", None, lambda: None, LENGTH)
+    (tmp_path / "a" / BUDGET).write_text("{}")
+    with pytest.raises(ValueError, match=r"a/budget\.json does not hold max_tokens_per_batch as a whole number"):
+        settled_budget(tmp_path / "a", last, lambda: 1280, LENGTH)
 
 
 def test_a_cpu_without_a_limit_is_not_tried() -> None:
