@@ -181,7 +181,7 @@ def test_crossing_quantiles_are_put_in_order(tiny: Any) -> None:
 def test_objectives_of_values_are_fitted_to_training_rows(objective: Any) -> None:
     fitted = objective.fitted(rows([1.0, torch.nan, 3.0, 5.0]))
     assert (fitted.mean, fitted.std) == (3.0, 2.0)
-    assert objective.fitted(rows([0.1] * 7)).std == 1.0
+    assert objective.fitted(rows(torch.full((7,), 0.7, dtype=torch.float64))).std == 1.0
     with pytest.raises(ValueError, match="two training rows with a target or more, got 1"):
         objective.fitted(rows([1.0, torch.nan]))
 
