@@ -11,6 +11,7 @@ in that order, in UTF-8.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import types
@@ -86,4 +87,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     except MemoryError:
-        sys.exit(OUT_OF_MEMORY)
+        os._exit(OUT_OF_MEMORY)  # sys.exit raises, for which there may be no memory; the status would be 1
