@@ -22,7 +22,7 @@ from quantattn.cli.preparation import check_source, decisions_of
 from quantattn.cli.settings import DataSettings, PathSettings
 from quantattn.cli.train import stopping_on_sigterm
 from quantattn.nn import Artefact, load_model
-from quantattn.score import Progress, check_place, make_plan, score
+from quantattn.score import Progress, Worker, check_place, make_plan, score
 
 
 @dataclass(frozen=True)
@@ -138,22 +138,20 @@ def score_tables(config: DictConfig) -> int:
     out.print(
         f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {len(work.rows):,} decisions in {len(plan.shards)} shards"
     )
+    worker = Worker(
+        model,
+        work,
+        plan,
+        tuple(map(str, json.loads(json.dumps(artefact.extra.get("classes", []))))),
+        asked.max_tokens_per_batch,
+        device,
+        deterministic="batch" if by_batch else True,
+        embed=embed,
+    )
     stopped: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     try:
-        finished = score(
-            model,
-            work,
-            plan,
-            Path(asked.out),
-            classes=tuple(map(str, json.loads(json.dumps(artefact.extra.get("classes", []))))),
-            max_tokens=asked.max_tokens_per_batch,
-            device=device,
-            deterministic="batch" if by_batch else True,
-            embed=embed,
-            watch=lambda at: tell(out, at),
-            stop=lambda: bool(stopped),
-        )
+        finished = score(worker, Path(asked.out), watch=lambda at: tell(out, at), stop=lambda: bool(stopped))
     finally:
         signal.signal(signal.SIGTERM, before)
     out.print(f"{asked.output} in {asked.out}" if finished else f"stopped; the same command goes on in {asked.out}")

@@ -12,7 +12,7 @@ import torch
 
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 from quantattn.nn import Encoder, Model, Outcome
-from quantattn.score import Work, make_plan, score
+from quantattn.score import Work, Worker, make_plan, score
 
 LENGTHS = (3, 5, 4, 1, 6, 2)
 ROW = np.array([0, 0, 1, 2, 2, 2])
@@ -36,7 +36,7 @@ def model() -> Model:
 
 def table_of(model: Model, out: Path, given: Work, shard: int = 1, **options: Any) -> pl.DataFrame:
     plan = make_plan(given, "m", shard)
-    assert score(model, given, plan, out, classes=(), max_tokens=16, deterministic="batch", **options)
+    assert score(Worker(model, given, plan, (), 16, deterministic="batch", **options), out)
     return pl.read_delta(str(out)).sort("key")
 
 
