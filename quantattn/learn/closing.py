@@ -69,33 +69,41 @@ def close(
     prepared: Prepared, target: str, scores: Mapping[str, Tensor], curves: Curves, story: Story, *, seed: int = 0
 ) -> tuple[Table, ReportData]:
     """The closing table and the report of a model's scores of `target` on the test rows of `prepared`."""
-    y = prepared.test.decisions.targets[target]
-    as_of, entity = prepared.as_of["test"], prepared.entity["test"]
-    blocks = choose_blocks(as_of, entity, kind=prepared.block_kind)
-    learning = learning_curves(curves)
+    table, others = judged(prepared, target, scores, seed=seed)
+    y, as_of, learning = prepared.test.decisions.targets[target], prepared.as_of["test"], learning_curves(curves)
+    baseline = others[table.best_baseline]
     if prepared.classes:
         prob = scores["prob"].numpy()
-        others = classifiers_beside(prepared, target, seed)
-        bayes = None
-        if prepared.bayes is not None:
-            bayes = {"log_loss": prepared.bayes.log_loss, "accuracy": prepared.bayes.accuracy}
-        table = closing_table(y, as_of, blocks, prob, others, bayes, seed=seed)
-        figures = classification_figures(y, prob, as_of, prepared.classes, others[table.best_baseline], table, learning)
+        figures = classification_figures(y, prob, as_of, prepared.classes, baseline, table, learning)
     else:
-        value = scores["value"].numpy()
-        y_train = prepared.train.decisions.targets[target]
-        past, now = (prepared.baselines[part]["last_value"] for part in ("train", "test"))
-        forecasts = baseline_values(past, y_train, now)
-        if has_words(prepared):
-            train, valid, test = (words_of(prepared, part, target) for part in PARTS)
-            forecasts |= word_values(train, valid, test, prepared.codes["token"], seed=seed)
-        table = regression_table(y, as_of, blocks, value, forecasts, seed=seed)
-        figures = regression_figures(y, value, as_of, forecasts[table.best_baseline], table, learning)
+        figures = regression_figures(y, scores["value"].numpy(), as_of, baseline, table, learning)
     limits = caveats(table, int(as_of.max() - as_of.min()))
     trees = numbers_of(prepared, "test") is not None if prepared.classes else has_words(prepared)
     if trees and not boosting_is_installed():
         limits = (*limits, NOT_INSTALLED)
     return table, report(prepared, story, table, figures, limits)
+
+
+def judged(
+    prepared: Prepared, target: str, scores: Mapping[str, Tensor], *, seed: int = 0
+) -> tuple[Table, Mapping[str, Any]]:
+    """The closing table of a model's scores of `target` on the test rows, and name → forecasts of every baseline."""
+    y = prepared.test.decisions.targets[target]
+    as_of = prepared.as_of["test"]
+    blocks = choose_blocks(as_of, prepared.entity["test"], kind=prepared.block_kind)
+    if prepared.classes:
+        others = classifiers_beside(prepared, target, seed)
+        bayes = None
+        if prepared.bayes is not None:
+            bayes = {"log_loss": prepared.bayes.log_loss, "accuracy": prepared.bayes.accuracy}
+        return closing_table(y, as_of, blocks, scores["prob"].numpy(), others, bayes, seed=seed), others
+    y_train = prepared.train.decisions.targets[target]
+    past, now = (prepared.baselines[part]["last_value"] for part in ("train", "test"))
+    forecasts = baseline_values(past, y_train, now)
+    if has_words(prepared):
+        train, valid, test = (words_of(prepared, part, target) for part in PARTS)
+        forecasts |= word_values(train, valid, test, prepared.codes["token"], seed=seed)
+    return regression_table(y, as_of, blocks, scores["value"].numpy(), forecasts, seed=seed), forecasts
 
 
 def classifiers_beside(prepared: Prepared, target: str, seed: int = 0) -> dict[str, Any]:
