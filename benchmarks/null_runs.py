@@ -1,0 +1,183 @@
+"""What the report of a run says when there is nothing to find: how often it calls a figure significant.
+
+    python benchmarks/null_runs.py [--seeds 50] [--worlds classes-entity values-day …] [--steps 30]
+
+A small market is prepared once. For every seed its labels are dealt out anew within each part, as
+`data.shuffle_labels=true` does, a tiny encoder is trained on them, and the closing table is made as `train.py` makes
+it. Worlds are classes or values, with intervals from blocks of entities, stretches of time or days. Three kinds of
+statement are counted:
+
+- `differs`: the interval of a figure leaves out what the figure is when forecast and outcome are independent: 0 for
+  MCC and rank correlation, 1/C for balanced accuracy. True of every method, so 5 % of the seeds may say it.
+- `better`: the encoder is better than the best baseline (the report's verdict is that of skill). Never true, and one of
+  the two ways in which a 95 % interval may be wrong: 2.5 %, or fewer, since what learned noise is in truth worse.
+- `worse`: the other way. A model that took noise for signal is worse than class frequencies, so this may be true as
+  often as it is said; it is shown for completeness.
+
+Beside each share stands the 99 % binomial interval that an honest one stays in. Rows go to
+benchmarks/results/null-cpu.csv. The exit code is 1 when a share of the first two kinds is outside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from scipy import stats
+from trained import Recipe, judge, train
+
+from quantattn.cli.benchmarks.results import write_rows
+from quantattn.data.market.prepare import prepare_market
+from quantattn.data.prepared import Prepared
+from quantattn.data.protocol import MidLabel, RealisedVolatility
+from quantattn.data.protocol.splits import WalkForward
+from quantattn.data.synthetic import SyntheticMarket
+from quantattn.evaluate import Table
+from quantattn.learn.controls import shuffle_labels
+from quantattn.learn.rows import training_rows
+from quantattn.learn.trainer import TrainerSettings
+from quantattn.nn import Encoder, Model, Outcome, Regression
+
+RESULTS = Path(__file__).parent / "results"
+FIELDS = ("kind", "side", "size", "price", "mid_move")
+LAW = {"marker_distance": 24, "channels": 1, "flow_events": 4, "cycle": 8}
+BLOCKS = {
+    "entity": {"entities": 32, "events_per_entity": 4096},
+    "time": {"entities": 6, "events_per_entity": 16_384, "events_per_session": 16_384},
+    "day": {"entities": 6, "events_per_entity": 16_384, "events_per_session": 256},
+}
+"""Kind of block → the market whose test decisions `choose_blocks` puts into such blocks."""
+WORLDS = tuple(f"{what}-{kind}" for what in ("classes", "values") for kind in BLOCKS)
+HONEST = {"differs": 0.05, "better": 0.025}
+SURE = 0.99
+
+
+@dataclass(frozen=True)
+class Share:
+    """How often a statement was made.
+
+    Attributes:
+        world: kind of label and of block.
+        method: whose figure.
+        figure: which.
+        says: differs, better or worse.
+        seeds: that could make the statement.
+        share: of them that made it.
+        low: of what an honest share stays in.
+        high: of the same.
+    """
+
+    world: str
+    method: str
+    figure: str
+    says: str
+    seeds: int
+    share: float
+    low: float
+    high: float
+
+    @property
+    def honest(self) -> bool:
+        """Whether the share is inside; less than what is allowed is no fault of a `better`."""
+        return self.says == "worse" or (self.share <= self.high and (self.says == "better" or self.share >= self.low))
+
+
+def world_of(name: str) -> Prepared:
+    """The prepared market of a world."""
+    what, kind = name.split("-")
+    label = MidLabel(horizon=1, method=0, classes=2, rule="fixed", theta=0)
+    given = {"label": label, "decision_kinds": [5]} if what == "classes" else {"label": RealisedVolatility(horizon=40)}
+    return prepare_market(
+        SyntheticMarket(**LAW, **BLOCKS[kind]),
+        **given,
+        decision_every=1 if what == "classes" else 23,
+        fields=FIELDS,
+        max_seq_len=96,
+        min_context=48,
+        split=WalkForward(test=0.4, valid=0.1),
+    )
+
+
+def table_of(prepared: Prepared, seed: int, steps: int) -> Table:
+    """The closing table of a run on shuffled labels."""
+    shuffled = shuffle_labels(prepared, seed)
+    objective = (Outcome() if prepared.classes else Regression()).fitted(training_rows(shuffled))
+    torch.manual_seed(seed)
+    encoder = Encoder("tiny", codes=prepared.codes, values=prepared.values, causal=True)
+    model = Model(encoder, objective.heads(encoder.config, prepared.classes))
+    trainer = TrainerSettings(max_steps=steps, validate_every=max(steps // 2, 1), threads=1)
+    recipe = Recipe(trainer, max_tokens=3072, seed=seed)
+    train(model, objective, shuffled, recipe)
+    return judge(model, shuffled, recipe)
+
+
+def statements(table: Table, n_classes: int) -> Iterator[tuple[str, str, str, bool]]:
+    """Method, figure, what is said, and whether this table says it."""
+    independent = {"mcc": 0.0, "balanced_accuracy": 1 / max(n_classes, 1), "rank_ic": 0.0}
+    for row in table.rows:
+        for name, value in independent.items():
+            figure = row.figures.get(name)
+            if figure is not None and figure.low != figure.high:  # a constant forecast is what it is, without chance
+                yield row.method, name, "differs", figure.excludes(value)
+    apart = {"skill": (table.skill, False)}
+    # Other differences are there in truth: any forecast has a better macro-F1 than a constant one, and one that errs
+    # towards the median has a better mean absolute error than a mean.
+    kept = {"log_loss", "brier", "accuracy", "mse"}
+    apart |= {m.name: (table.difference[m.name], m.lower_is_better) for m in table.metrics if m.name in kept}
+    for name, (figure, lower_is_better) in apart.items():
+        up = figure.excludes(0) and figure.value > 0
+        down = figure.excludes(0) and figure.value < 0
+        yield "encoder", name, "better", down if lower_is_better else up
+        yield "encoder", name, "worse", up if lower_is_better else down
+
+
+def shares(world: str, seeds: int, steps: int) -> list[Share]:
+    """Every statement of a world with how often it was made."""
+    prepared, began = world_of(world), time.monotonic()
+    made, could = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for seed in range(seeds):
+        for method, figure, says, yes in statements(table_of(prepared, seed, steps), len(prepared.classes)):
+            made[method, figure, says] += yes
+            could[method, figure, says] += 1
+        left = (time.monotonic() - began) / (seed + 1) * (seeds - seed - 1)
+        print(f"\r  {world}: {seed + 1} of {seeds} seeds, {left:.0f} s left ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    found = []
+    for (method, figure, says), n in could.items():
+        low, high = stats.binom.interval(SURE, n, HONEST[says]) if says in HONEST else (0, n)
+        found.append(Share(world, method, figure, says, n, made[method, figure, says] / n, low / n, high / n))
+    return found
+
+
+def main() -> int:
+    """Count, print and keep; 1 when a share is not honest."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=30, help="optimizer steps of a run (%(default)s)")
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=WORLDS)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    if asked.seeds < 1 or asked.steps < 1:
+        parser.error("--seeds and --steps must be at least 1")
+    outside = 0
+    for world in asked.worlds:
+        found = shares(world, asked.seeds, asked.steps)
+        print(f"\n{world}: {asked.seeds} seeds")
+        for each in found:
+            outside += not each.honest
+            between = f"{each.low:.0%} … {each.high:.0%}" if each.says in HONEST else ""
+            mark = "" if each.honest else "  OUTSIDE"
+            print(f"  {each.share:6.1%}  {each.says:8} {each.figure:18} {each.method:22} {between}{mark}", flush=True)
+        write_rows(found, asked.results, "null", "cpu", key=("world", "method", "figure", "says"))
+    print(f"\n{outside} shares outside")
+    return outside > 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
