@@ -153,9 +153,12 @@ class TrainSettings:
     test: bool = True
     calibrate: bool = False
     optimized_metric: str | None = None
+    trials: int | None = None
     shards: str | None = None
     allow_targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
+        if self.trials is not None and self.trials < 1:
+            raise ValueError(f"trials must count this run too, so it is 1 or more, got {self.trials}")

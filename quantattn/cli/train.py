@@ -254,6 +254,7 @@ def run_settings(
         exactness=exactness,
         tuning=asked.tuning,
         calibrate=asked.calibrate,
+        trials=asked.trials,
     )
 
 

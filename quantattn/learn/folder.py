@@ -40,9 +40,16 @@ def redact(settings: Any, key: str = "") -> Any:
     secret = bool(_SECRET & set(words)) or key.lower().endswith(("api_key", "access_key", "private_key"))
     if secret and settings not in (None, ""):
         return "***"
-    if isinstance(settings, str):
-        return re.sub(r"://[^/@\s]+@", "://***@", settings)
-    return settings
+    return redact_urls(settings) if isinstance(settings, str) else settings
+
+
+def redact_urls(text: str) -> str:
+    """The text with the user and the password of every URL, and secrets in its query, replaced by "***".
+
+    A password may hold a slash, so what follows a colon counts as one up to the last @ of the word.
+    """
+    text = re.sub(r"://(?:[^/@\s:]*:\S*|[^/@\s]+)@", "://***@", text)
+    return re.sub(r"(?i)([?&;][\w.-]*(?:password|passwd|pwd|secret|token|credential|key)\w*=)[^&;\s]+", r"\1***", text)
 
 
 def environment() -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from quantattn.learn.datamodule import PreparedData, epoch_batches, shared
 from quantattn.learn.files import write_json
 from quantattn.learn.fit import ALONE, Fitted, Progress, fit
 from quantattn.learn.folder import LOADER, commit, environment
-from quantattn.learn.history import curves
+from quantattn.learn.history import curves, read_rows
+from quantattn.learn.keeping import described_data, keep
 from quantattn.learn.module import OptimizerFactory, Training
 from quantattn.learn.optimisers import Schedule
 from quantattn.learn.parallel import World, leave
@@ -34,7 +34,7 @@ from quantattn.learn.pretraining import close_pretraining
 from quantattn.learn.rows import training_rows
 from quantattn.learn.trainer import TrainerSettings
 from quantattn.learn.tuning import Tuning, like, restrain, started, summary
-from quantattn.nn import Encoder, EncoderConfig, Model, Objective, load_model, save_pretrained
+from quantattn.nn import Encoder, EncoderConfig, Model, Objective, load_model
 from quantattn.nn.adapters import merge_adapters
 from quantattn.nn.heads.decision import ClassificationHead
 from quantattn.nn.temperature import fitted_temperature, fold_temperature
@@ -62,6 +62,7 @@ class RunSettings:
         exactness: what was found of the attention that the run uses; None when nobody looked.
         tuning: what it takes up of another model, and what of it is trained.
         calibrate: scale the temperature of classes on the validation rows.
+        trials: runs that this one was chosen from, itself included; None when nobody said.
     """
 
     title: str
@@ -76,6 +77,7 @@ class RunSettings:
     exactness: Exactness | None = None
     tuning: Tuning = Tuning()  # noqa: RUF009  # frozen
     calibrate: bool = False
+    trials: int | None = None
 
 
 @dataclass(frozen=True)
@@ -156,14 +158,34 @@ def run(
         load_weights(module, resume)
     model = module.model
     figures = completed(model, prepared, settings, fitted)
+    if fitted is not None:
+        figures |= of_validation(folder, fitted)
     begun = () if taken is None else taken.sentences()
-    keep(model, folder, prepared, settings, fitted)
+    _keep(model, folder, prepared, settings, fitted)
     table = None
     if settings.test:
         table, found = evaluate(folder, prepared, module, settings, begun)
         figures |= found
     write_json(folder / "metrics.json", {"figures": figures, "table": None if table is None else table.to_dict()})
     return Outcome(fitted, table, figures, begun)
+
+
+def _keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, fitted: Fitted | None) -> None:
+    said = []
+    if settings.trials is not None:
+        said.append(f"chosen from {settings.trials:,} trials")
+    if fitted is not None and fitted.best_step >= 0:
+        said.append(f"best validation loss {fitted.best_value:.5f} at step {fitted.best_step}")
+    keep(
+        model,
+        folder / "model",
+        prepared,
+        title=settings.title,
+        question=settings.question,
+        said=said,
+        extra={**settings.card, **({} if settings.trials is None else {"trials": settings.trials})},
+        exactness=settings.exactness,
+    )
 
 
 def begin(
@@ -190,6 +212,13 @@ def completed(model: Model, prepared: Prepared, settings: RunSettings, fitted: F
             figures["temperature"] = fitted_temperature(prob, torch.tensor(prepared.valid.decisions.targets[name]))
             fold_temperature(head, figures["temperature"])
     return figures
+
+
+def of_validation(folder: Path, fitted: Fitted) -> dict[str, float]:
+    """What the history has of the validation that chose the weights, beside the loss: `valid/accuracy` and the like."""
+    rows = read_rows(folder / "metrics.csv") if fitted.best_step >= 0 else []
+    found = {name: value for step, name, value in rows if step == fitted.best_step and name.startswith("valid/")}
+    return {name: value for name, value in found.items() if name != "valid/loss"}
 
 
 def placed(trainer: TrainerSettings) -> tuple[str, torch.dtype | None]:
@@ -259,7 +288,7 @@ def evaluate(
         settings.described,
         {"commit": commit()},
         settings.exactness,
-        tuple(f"Weights of {settings.tuning.start}: {line}." for line in begun),
+        (*(f"Weights of {settings.tuning.start}: {line}." for line in begun), *chosen_from(settings.trials)),
         created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     learning = curves(folder / "metrics.csv")
@@ -272,6 +301,16 @@ def evaluate(
         table, report = close_pretraining(prepared, model, module.objective, learning, story, seed=settings.seed)
     write_report(folder / "report.html", report)
     return table, figures_of(table)
+
+
+def chosen_from(trials: int | None) -> tuple[str, ...]:
+    """What the number of trials that a run was chosen from forbids to conclude, for its report."""
+    if trials is None or trials < 2:
+        return ()
+    return (
+        f"This run was chosen from {trials:,} trials: what it shows on the rows by which it was chosen is better than "
+        f"it will be again, and a Sharpe ratio from its scores has to be deflated by {trials:,}.",
+    )
 
 
 def schedule_of(trainer: TrainerSettings, total: int) -> Schedule:
@@ -287,62 +326,3 @@ def total_steps(prepared: Prepared, settings: RunSettings) -> int:
         epochs, step = trainer.max_epochs, trainer.batches_a_step
         limits.append(epoch_batches(prepared.train, settings.max_tokens, settings.seed, epochs, step) // step)
     return min(limits)
-
-
-def keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, fitted: Fitted | None) -> None:
-    """Write the model folder."""
-    lines = [
-        f"# {settings.title}",
-        "",
-        settings.question,
-        "",
-        f"- trained on {len(prepared.train.decisions):,} decisions, chosen on {len(prepared.valid.decisions):,}",
-        f"- data: {json.dumps(dict(prepared.hashes), sort_keys=True)}",
-    ]
-    if fitted is not None and fitted.best_step >= 0:
-        lines.append(f"- best validation loss {fitted.best_value:.5f} at step {fitted.best_step}")
-    certified = {} if settings.exactness is None else named(settings.exactness.document)
-    save_pretrained(
-        model.cpu(),
-        folder / "model",
-        vocabulary_json=prepared.vocabulary_json,
-        card="\n".join(lines) + "\n",
-        extra={**settings.card, **certified, **seen_until(prepared)},
-    )
-
-
-def seen_until(prepared: Prepared) -> dict[str, int]:
-    """The end, exclusive, of what a model has seen, as `seen_until` (ns UTC): the first time of its test rows.
-
-    Training rows, and the validation rows that chose among its weights, lie before it with their labels, by the purge.
-    Nothing where the parts are not in order of time, or there is no test row.
-    """
-    before = [prepared.as_of[name] for name in ("train", "valid") if len(prepared.as_of[name])]
-    test = prepared.as_of["test"]
-    if not len(test) or not before or max(int(part.max()) for part in before) >= int(test.min()):
-        return {}
-    return {"seen_until": int(test.min())}
-
-
-def named(certificate: Mapping[str, Any]) -> dict[str, Any]:
-    """How a model, and by its hash every plan that scores with it, names the certificate of the attention that made it.
-
-    Its sha256, and the versions and source files with which it expires.
-    """
-    versions = {
-        name: v for name, v in certificate.get("versions", {}).items() if name in ("quantattn", "torch", "triton")
-    }
-    return {
-        "certificate": certificate.get("sha"),
-        "certified": {"versions": versions, "sources": dict(certificate.get("sources", {}))},
-    }
-
-
-def described_data(prepared: Prepared) -> dict[str, Any]:
-    """Counts, hashes and audit of the data, as plain values."""
-    return {
-        "counts": dict(prepared.counts),
-        "dropped": dict(prepared.dropped),
-        "hashes": dict(prepared.hashes),
-        "audit": prepared.audit.as_dict(),
-    }

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from quantattn.learn.run import seen_until
+from quantattn.learn.keeping import seen_until
 
 
 def parts(train: list[int], valid: list[int], test: list[int]) -> SimpleNamespace:

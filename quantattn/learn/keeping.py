@@ -1,0 +1,91 @@
+"""What a run keeps for those who come after it: the model folder, and an account of the data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quantattn.data.prepared import Prepared
+from quantattn.learn.closing import Exactness
+from quantattn.nn import Model, save_pretrained
+
+
+def keep(
+    model: Model,
+    folder: Path,
+    prepared: Prepared,
+    *,
+    title: str,
+    question: str,
+    said: Sequence[str],
+    extra: Mapping[str, Any],
+    exactness: Exactness | None,
+) -> None:
+    """Write the model folder.
+
+    Args:
+        model: moved to the CPU.
+        folder: where it stands.
+        prepared: the data that it was trained on.
+        title: of its card.
+        question: what it predicts.
+        said: further lines of the card.
+        extra: plain values to keep with it.
+        exactness: of the attention that it was trained with.
+    """
+    lines = [
+        f"# {title}",
+        "",
+        question,
+        "",
+        f"- trained on {len(prepared.train.decisions):,} decisions, chosen on {len(prepared.valid.decisions):,}",
+        f"- data: {json.dumps(dict(prepared.hashes), sort_keys=True)}",
+        *(f"- {line}" for line in said),
+    ]
+    certified = {} if exactness is None else named(exactness.document)
+    save_pretrained(
+        model.cpu(),
+        folder,
+        vocabulary_json=prepared.vocabulary_json,
+        card="\n".join(lines) + "\n",
+        extra={**extra, **certified, **seen_until(prepared)},
+    )
+
+
+def seen_until(prepared: Prepared) -> dict[str, int]:
+    """The end, exclusive, of what a model has seen, as `seen_until` (ns UTC): the first time of its test rows.
+
+    Training rows, and the validation rows that chose among its weights, lie before it with their labels, by the purge.
+    Nothing where the parts are not in order of time, or there is no test row.
+    """
+    before = [prepared.as_of[name] for name in ("train", "valid") if len(prepared.as_of[name])]
+    test = prepared.as_of["test"]
+    if not len(test) or not before or max(int(part.max()) for part in before) >= int(test.min()):
+        return {}
+    return {"seen_until": int(test.min())}
+
+
+def named(certificate: Mapping[str, Any]) -> dict[str, Any]:
+    """How a model, and by its hash every plan that scores with it, names the certificate of the attention that made it.
+
+    Its sha256, and the versions and source files with which it expires.
+    """
+    versions = {
+        name: v for name, v in certificate.get("versions", {}).items() if name in ("quantattn", "torch", "triton")
+    }
+    return {
+        "certificate": certificate.get("sha"),
+        "certified": {"versions": versions, "sources": dict(certificate.get("sources", {}))},
+    }
+
+
+def described_data(prepared: Prepared) -> dict[str, Any]:
+    """Counts, hashes and audit of the data, as plain values."""
+    return {
+        "counts": dict(prepared.counts),
+        "dropped": dict(prepared.dropped),
+        "hashes": dict(prepared.hashes),
+        "audit": prepared.audit.as_dict(),
+    }
