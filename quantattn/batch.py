@@ -22,7 +22,7 @@ class Vectors:
 
     Attributes:
         rows: (K,) int64 rows of the pack, strictly ascending.
-        values: (K, E) float32, the vector of each of them.
+        values: (K, E) float32, the vector of each of them; a number that is NaN is missing.
     """
 
     rows: Tensor

@@ -97,7 +97,10 @@ class Embedding(nn.Module):
 
 
 class CarriedVector(nn.Module):
-    """x[rows] + W û for the rows that carry a vector u, with û = clamp((u − center) / scale, −8, 8)."""
+    """x[rows] + W û for the rows that carry a vector u, with û = clamp((u − center) / scale, −8, 8).
+
+    A number of u that is missing gives 0 in û, so a vector of which all is missing adds nothing.
+    """
 
     center: Tensor
     scale: Tensor
@@ -129,7 +132,7 @@ class CarriedVector(nn.Module):
             raise ValueError(
                 f"vectors {self.name!r} have {given.values.shape[1]} numbers, this encoder reads {len(self.center)}"
             )
-        read = ((given.values - self.center) / self.scale).clamp(-8, 8)
+        read = ((given.values - self.center) / self.scale).clamp(-8, 8).nan_to_num(nan=0.0)
         return x.index_add(0, given.rows, self.project(read.to(self.project.weight.dtype)).to(x.dtype))
 
 

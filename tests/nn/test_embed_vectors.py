@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from quantattn.batch import PackedBatch, Vectors
-from quantattn.nn import Encoder, EncoderConfig, Model, batch_invariant
+from quantattn.nn import Encoder, EncoderConfig, MaskedEvents, Model, batch_invariant
 from quantattn.nn.embed import Embedding
 
 CENTER, SCALE = (1.0, -2.0, 0.5), (2.0, 0.5, 1.0)
@@ -112,3 +113,27 @@ def test_the_description_survives_json_and_counts_its_parameters() -> None:
 def test_descriptions_that_cannot_be_are_refused(vectors: object, sentence: str) -> None:
     with pytest.raises((ValueError, TypeError), match=sentence):
         config(vectors=vectors)
+
+
+def test_a_number_that_is_missing_adds_nothing(encoder: Encoder) -> None:
+    nan = float("nan")
+    center = torch.tensor([[nan, -1.0, nan], [nan, nan, nan]])
+    assert torch.equal(encoder(batch(center)), encoder(batch(torch.tensor([[1.0, -1.0, 0.5], list(CENTER)]))))
+    none = {"filing": Vectors(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3))}
+    assert torch.equal(encoder(batch(torch.full((2, 3), nan))), encoder(replace(batch(), vectors=none)))
+
+
+@pytest.mark.parametrize("per_field", [False, True])
+def test_what_a_hidden_event_carries_tells_nothing_about_it(per_field: bool) -> None:
+    objective = MaskedEvents(rate=0.3, per_field=per_field)
+    torch.manual_seed(0)
+    encoder = Encoder(config(causal=False))
+    model = Model(encoder, objective.heads(encoder.config, ()))
+    nn.init.normal_(model.get_parameter("heads.events.project.weight"))
+    rows = [set(objective.rows(7, step, "kind" if per_field else None).tolist()) for step in range(60)]
+    assert {(True, True), (False, True), (True, False)} <= {(1 in hidden, 5 in hidden) for hidden in rows}
+    for step, hidden in enumerate(rows):
+        losses = [objective(model, batch(values), step=step).loss for values in (None, torch.full((2, 3), 7.0))]
+        # The control: a vector that stays visible is seen by what is hidden in its sequence.
+        seen = any(row not in hidden and hidden & set(own) for row, own in ((1, range(4)), (5, range(4, 7))))
+        assert torch.equal(*losses) != seen, hidden

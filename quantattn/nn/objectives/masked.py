@@ -21,10 +21,11 @@ from quantattn.nn.objectives.objective import Goal, Loss, TrainingRows, generato
 class MaskedEvents:
     """Hide whole events from the encoder and predict their fields (Devlin et al. 2019, arXiv 1810.04805).
 
-    At round(rate · T) tokens of the batch every field to be predicted gets the code `MASKED` and every float field
-    becomes missing; the loss is the mean over fields of the mean cross-entropy, in nats, at those tokens. Event times
-    stay visible. Which tokens are hidden is a function of (seed, step, T) alone, on every device; a call without a step
-    draws them from torch's global CPU generator, as dropout does.
+    At round(rate · T) tokens of the batch every field to be predicted gets the code `MASKED`, and every float field and
+    what the token carries (`PackedBatch.vectors`) become missing; the loss is the mean over fields of the mean
+    cross-entropy, in nats, at those tokens. Event times stay visible. Which tokens are hidden is a function of
+    (seed, step, T) alone, on every device; a call without a step draws them from torch's global CPU generator, as
+    dropout does.
 
     Attributes:
         rate: share of tokens that are hidden, in (0, 1].
@@ -34,7 +35,8 @@ class MaskedEvents:
             cut into stretches of so many, from a place that is drawn too, and stretches are hidden until the share is
             reached, of the last one a part. They pass over the ends of sequences.
         per_field: draw the tokens of each field anew, so that the other fields of an event may stay visible. A float
-            field `x_value` is hidden with the codes `x_code`; one that has no codes, wherever any field is hidden.
+            field `x_value` is hidden with the codes `x_code`; one that has no codes, and a vector, wherever any field
+            is hidden.
     """
 
     goal: ClassVar[Goal] = "data"
@@ -66,7 +68,7 @@ class MaskedEvents:
         fields, values, device = head.config.fields, model.encoder.config.values, batch.time.device
         if not self.per_field:
             rows = self.rows(batch.n_tokens, step).to(device, non_blocking=True)
-            hidden = model.encoder(self.hide(batch, rows, fields, values))
+            hidden = model.encoder(self.without_vectors(self.hide(batch, rows, fields, values), rows))
             targets = {name: batch.fields[name][rows] for name in fields}
             return mean_nll(head, hidden[rows], targets, rows.new_full((), rows.shape[0]))
         drawn = {name: self.rows(batch.n_tokens, step, name) for name in fields}
@@ -77,7 +79,7 @@ class MaskedEvents:
         for name in fields:
             seen = self.hide(seen, moved[name], (name,), [value for value in values if stem(value) == stem(name)])
         alone = [value for value in values if stem(value) not in {stem(name) for name in fields}]
-        hidden = model.encoder(self.hide(seen, everywhere, (), alone))
+        hidden = model.encoder(self.without_vectors(self.hide(seen, everywhere, (), alone), everywhere))
         targets = {
             name: batch.fields[name][everywhere].where(torch.isin(union, rows).to(device), IGNORE)
             for name, rows in drawn.items()
@@ -103,6 +105,15 @@ class MaskedEvents:
         hidden: dict[str, Tensor] = {name: batch.fields[name].index_fill(0, rows, MASKED) for name in codes}
         hidden |= {name: batch.fields[name].index_fill(0, rows, torch.nan) for name in values}
         return replace(batch, fields={**batch.fields, **hidden})
+
+    @staticmethod
+    def without_vectors(batch: PackedBatch, rows: Tensor) -> PackedBatch:
+        """The batch with what those rows carry missing."""
+        vectors = {
+            name: replace(each, values=each.values.masked_fill(torch.isin(each.rows, rows)[:, None], torch.nan))
+            for name, each in batch.vectors.items()
+        }
+        return replace(batch, vectors=vectors)
 
 
 def MaskedLanguage(rate: float = 0.3, seed: int = 0, field: str = "token", span: int = 1) -> MaskedEvents:
