@@ -1,8 +1,7 @@
-"""What the encoder is set beside in `benchmarks/long_memory.py`: causal, no mixing, as large, and the linear one exact."""
+"""What `benchmarks/long_memory.py` sets the encoder beside: causal, unmixed, as large; the linear one exact."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
