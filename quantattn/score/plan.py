@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from quantattn.data.digest import columns_sha256
 from quantattn.data.pack import SequenceSet
+from quantattn.score.installed import installed
+
+FORMAT = 3
+"""Of what a plan describes."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Q decisions to score, R rows of the table that they become; R is Q unless `row` says otherwise.
+    """Q decisions to score, R rows of the table that they become; R is Q unless `row` or `copies` say otherwise.
 
     Attributes:
         sequences: every decision in exactly one of them.
@@ -28,6 +33,8 @@ class Work:
             is the mean over its pieces, weighed by the tokens that they see; None: every decision is a row.
         described: name → (R,) further columns: a tuple of texts, None where there is none, or an int64 array.
         notes: sentences about what is not in it.
+        copies: (Q,) how many rows, one after the other, each decision becomes; not beside `row`. None: one.
+        events: name → (T,) integers, what is told of the events of the tokens in `sequences`, such as `event_time`.
     """
 
     sequences: SequenceSet
@@ -38,6 +45,8 @@ class Work:
     row: Any | None = None
     described: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    copies: Any | None = None
+    events: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         q, rows = len(self.sequences.decisions), self.rows
@@ -45,6 +54,10 @@ class Work:
             got = rows.tolist()[:8]
             raise ValueError(f"rows of {q} decisions must go up from 0 in steps of at most one, got {got} …")
         r = int(rows[-1]) + 1 if q else 0
+        if self.copies is not None:
+            if self.row is not None or len(self.copies) != q or bool((torch.as_tensor(self.copies) < 1).any()):
+                raise ValueError(f"copies of {q} decisions must be as many numbers from 1, and no decision a piece")
+            r = int(self.copies.sum())
         for name, column in {"as_of": self.as_of, "entity": self.entity, **self.described}.items():
             if len(column) != r:
                 raise ValueError(f"{q} decisions make {r} rows, but {name} has {len(column)}")
@@ -52,28 +65,116 @@ class Work:
     @property
     def rows(self) -> Tensor:
         """(Q,) int64, the row that each decision is a piece of."""
-        return torch.arange(len(self.sequences.decisions)) if self.row is None else torch.as_tensor(self.row)
+        return self.rows_of(0, len(self.sequences.decisions))
+
+    def rows_of(self, begin: int, end: int) -> Tensor:
+        """(end − begin,) int64, the rows that decisions begin … end − 1 are pieces of."""
+        return torch.arange(begin, end) if self.row is None else torch.as_tensor(self.row[begin:end])
+
+    @property
+    def sha(self) -> str:
+        """Sha256 of everything that a model is shown, and of the names and times that its scores go under."""
+        table, cut = self.sequences.table, self.sequences
+        columns: dict[str, Any] = {f"field {name}": column for name, column in table.fields.items()}
+        for name, each in table.vectors.items():
+            columns |= {f"rows of {name}": each.rows, f"vectors {name}": each.values}
+        columns |= {"time": table.time, "offsets": table.offsets, "decisions": cut.decisions.row}
+        columns |= {name: getattr(cut, name) for name in ("start", "stop", "first")}
+        columns["as_of"] = _array(self.as_of)
+        columns |= {f"event {name}": _array(column) for name, column in self.events.items()}
+        for name, pieces in (("row", self.row), ("copies", self.copies)):
+            if pieces is not None:
+                columns[name] = _array(pieces)
+        texts = hashlib.sha256()
+        for name, given in {"entity": self.entity, **self.described}.items():
+            if hasattr(given, "dtype"):
+                columns[f"described {name}"] = given
+            else:
+                texts.update(json.dumps([name, list(given)]).encode())
+        return hashlib.sha256((columns_sha256(columns) + texts.hexdigest()).encode()).hexdigest()
+
+    def span(self, begin: int, end: int) -> tuple[int, int]:
+        """The rows of the table, first … last − 1, that decisions begin … end − 1 become."""
+        if self.copies is not None:
+            return int(self.copies[:begin].sum()), int(self.copies[:end].sum())
+        return int(self.rows_of(begin, begin + 1)[0]), int(self.rows_of(end - 1, end)[0]) + 1
+
+
+def _array(column: Any) -> Any:
+    return column if hasattr(column, "tobytes") else torch.as_tensor(column).numpy()
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Sequences first … last − 1, written in one transaction under `name`."""
+    """Sequences first … last − 1, with so many decisions, written in one transaction under `name`."""
 
     name: str
     first: int
     last: int
+    decisions: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Shards in order, the model's sha and the plan's own, which names model, data, settings, policy and shard size."""
+    """What is scored, by what and how, and in which pieces.
+
+    Attributes:
+        shards: in order.
+        model_sha: of what scores.
+        sha: of `described`; another model, input, setting, policy, size of a shard or source file gives another one.
+        described: plain values, for JSON: what the plan is made of.
+    """
 
     shards: tuple[Shard, ...]
     model_sha: str
     sha: str
+    described: Mapping[str, Any] = field(default_factory=dict)
+
+    def between(self, written: str | None) -> tuple[Shard, ...]:
+        """The shards FIRST … LAST − 1 that are written as "FIRST:LAST", either of which may be left out; None: all.
+
+        Raises:
+            ValueError: it is written otherwise, or no shard is among them.
+        """
+        if written is None:
+            return self.shards
+        parts = written.split(":")
+        if len(parts) != 2 or not all(part.isdecimal() or not part for part in parts):
+            raise ValueError(f"shards must be FIRST:LAST, as 0:100 is for the first hundred, got {written!r}")
+        first, last = int(parts[0] or 0), int(parts[1] or len(self.shards))
+        if not (found := self.shards[first:last]):
+            raise ValueError(f"shards={written}: there is none among them; the plan has 0:{len(self.shards)}")
+        return found
 
 
-def make_plan(work: Work, model_sha: str, shard_decisions: int, policy: Mapping[str, Any] | None = None) -> Plan:
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs between two descriptions of a plan, in words; the first few differences by name and value."""
+    one, other = (dict(_leaves(each)) for each in (before, now))
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    said = [f"{name} {_short(one.get(name))} → {_short(other.get(name))}" for name in names[:4]]
+    return ", ".join(said) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value[:12] if isinstance(value, str) and len(value) == 64 else str(value)
+
+
+def make_plan(
+    work: Work,
+    model_sha: str,
+    shard_decisions: int,
+    policy: Mapping[str, Any] | None = None,
+) -> Plan:
     """Cut the sequences of `work` into shards of at least `shard_decisions` decisions (the last one may have fewer).
 
     No row is cut: its pieces are in one shard.
@@ -82,8 +183,8 @@ def make_plan(work: Work, model_sha: str, shard_decisions: int, policy: Mapping[
         work: the decisions.
         model_sha: of what scores them.
         shard_decisions: size of a shard.
-        policy: plain values that decide the bits of a score beside model and data (how batches are made, where they
-            are computed), so that a table cannot go on under another one.
+        policy: plain values that decide the bits of a score beside model, data and code (how batches are made, where
+            they are computed), so that a table cannot go on under another one.
 
     Raises:
         ValueError: nothing to score, or a shard size below 1.
@@ -94,13 +195,20 @@ def make_plan(work: Work, model_sha: str, shard_decisions: int, policy: Mapping[
         raise ValueError("there are no decisions to score in this data")
     described = {
         "model": model_sha,
-        "hashes": dict(work.hashes),
+        "inputs": dict(work.hashes),
         "settings": dict(work.settings),
-        "decisions": len(work.sequences.decisions),
+        "work": {
+            "sha256": work.sha,
+            "tokens": len(work.sequences.table),
+            "decisions": len(work.sequences.decisions),
+            "rows": len(work.as_of),
+        },
         "shard_decisions": shard_decisions,
         "policy": dict(policy or {}),
-        "format": 2,
+        "code": dict(installed()),
+        "format": FORMAT,
     }
+    described = json.loads(json.dumps(described, sort_keys=True))
     sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
     first, rows = work.sequences.first.tolist(), work.rows.tolist()
     shards: list[Shard] = []
@@ -109,8 +217,8 @@ def make_plan(work: Work, model_sha: str, shard_decisions: int, policy: Mapping[
         end = first[s + 1]
         goes_on = 0 < end < len(rows) and rows[end - 1] == rows[end]
         if end - first[begin] >= shard_decisions and not goes_on:
-            shards.append(Shard(f"shard-{len(shards):06d}", begin, s + 1))
+            shards.append(Shard(f"shard-{len(shards):06d}", begin, s + 1, end - first[begin]))
             begin = s + 1
     if first[-1] > first[begin]:
-        shards.append(Shard(f"shard-{len(shards):06d}", begin, len(work.sequences)))
-    return Plan(tuple(shards), model_sha, sha)
+        shards.append(Shard(f"shard-{len(shards):06d}", begin, len(work.sequences), first[-1] - first[begin]))
+    return Plan(tuple(shards), model_sha, sha, described)

@@ -1,30 +1,101 @@
-"""The loop over shards: score, write, go on where it stood."""
+"""The loop over shards: who takes which, what becomes of lost workers, and where the job stands."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quantattn.score.crew import Alone, Crew, Outcome
+from quantattn.score.plan import Plan, Shard
 from quantattn.score.sink import DeltaSink
 from quantattn.score.worker import Worker
+
+TRIES = 3
+"""Workers that may be lost over one shard, or before they were ready with none finished in between."""
+SECONDS_BETWEEN_LOOKS = 0.5
+"""How often the loop looks up from waiting, to see whether it was told to stop."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Decisions written so far and in all, those of them that stood there already, and seconds since the start."""
+    """Where a job stands.
+
+    Attributes:
+        done: decisions in the table.
+        total: decisions in all.
+        found: those that were there already, or that another job has written meanwhile.
+        seconds: since the start.
+        lost: workers that were lost and replaced.
+        said: how the last of them was lost, when it is news.
+    """
 
     done: int
     total: int
     found: int
     seconds: float
+    lost: int = 0
+    said: str = ""
+
+    @property
+    def per_second(self) -> float:
+        """Decisions that this job writes in a second, from the pace so far."""
+        return (self.done - self.found) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def seconds_left(self) -> float:
         """An estimate from the pace so far."""
-        fresh = self.done - self.found
-        return self.seconds / fresh * (self.total - self.done) if fresh else float("nan")
+        return (self.total - self.done) / self.per_second if self.per_second else float("nan")
+
+
+class Remaining:
+    """The shards that nobody has taken yet, in an order in which several jobs at one table rarely meet.
+
+    A job takes them one after the other. When it comes upon one that another job has written, it goes on in the middle
+    of the longest stretch that is left: two jobs that begin together part at their first shard, and after n meetings
+    stretches are 2ⁿ times shorter, so hardly any shard is computed twice. Nobody has to be told of anybody.
+
+    Args:
+        shards: numbers of the shards to do.
+    """
+
+    def __init__(self, shards: Iterable[int]) -> None:
+        self._left = sorted(shards)
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._left)
+
+    def take(self) -> int:
+        """The next one, after the last around to the first."""
+        self._next = self._next if self._next < len(self._left) else 0
+        return self._left.pop(self._next)
+
+    def put_back(self, number: int) -> None:
+        """One that was taken and is to be done again, at once."""
+        self._left = sorted([*self._left, number])
+        self._next = self._left.index(number)
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Forget those that another job has written."""
+        gone, at = set(numbers), self._left[self._next] if self._next < len(self._left) else None
+        self._left = [number for number in self._left if number not in gone]
+        self._next = next((i for i, number in enumerate(self._left) if at is not None and number >= at), 0)
+
+    def jump(self) -> None:
+        """Go on in the middle of the longest stretch."""
+        best = begin = length = 0
+        for i in range(len(self._left)):
+            if i and self._left[i] != self._left[i - 1] + 1:
+                begin = i
+            if i + 1 - begin > length:
+                best, length = begin, i + 1 - begin
+        self._next = best + length // 2
 
 
 def score(
@@ -34,33 +105,109 @@ def score(
     watch: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] = bool,
 ) -> bool:
-    """Write one row a decision to the Delta table `out`; shards that are there already are left alone.
+    """`score_with` a crew of one: this process, and every shard of the plan."""
+    return score_with(Alone(worker, out), worker.plan, out, watch=watch, stop=stop)
+
+
+def score_with(
+    crew: Crew,
+    plan: Plan,
+    out: Path,
+    shards: Sequence[Shard] | None = None,
+    *,
+    watch: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] = bool,
+) -> bool:
+    """Write the rows of every shard to the Delta table `out`; shards that are there already are left alone.
 
     Args:
-        worker: what computes the rows; see `Worker.rows` for their columns.
+        crew: who computes them; see `Worker.rows` for the columns.
+        plan: what is to be scored.
         out: folder of the table.
-        watch: told where the run stands after each shard.
-        stop: asked before each shard.
+        shards: some of the plan's, when other jobs do the others; None: all.
+        watch: told where the run stands when it begins and after each shard.
+        stop: asked before a shard is given out. Those that workers are at are waited for.
 
     Returns:
-        Whether every shard is in the table: False when `stop` said so.
+        Whether every one of the shards is in the table: False when `stop` said so.
 
     Raises:
         ValueError: `out` holds scores of another plan, a decision could see its own future, or the model gives a score
             that is not finite.
+        RuntimeError: the table cannot be written, or workers are lost again and again.
     """
-    plan, first = worker.plan, worker.work.sequences.first.tolist()
-    sink, began = DeltaSink(out, plan.sha), time.monotonic()
-    done = found = 0
-    for shard in plan.shards:
-        if stop():
-            return False
-        decisions = first[shard.last] - first[shard.first]
-        if sink.has(shard.name):
-            found += decisions
-        else:
-            sink.write(shard.name, worker.rows(shard))
-        done += decisions
+    job = _Job(crew, plan, DeltaSink(out, plan), plan.shards if shards is None else shards)
+    with crew:
         if watch is not None:
-            watch(Progress(done, first[-1], found, time.monotonic() - began))
-    return True
+            watch(job.progress(""))
+        while len(job.left) or job.running:
+            if job.failure is not None or stop():
+                if not job.running:
+                    break
+            else:
+                for _ in range(min(crew.idle(), len(job.left))):
+                    job.give()
+            for outcome in crew.outcomes(SECONDS_BETWEEN_LOOKS):
+                job.take(outcome)
+                if watch is not None:
+                    watch(job.progress(outcome.said))
+    if job.failure is not None:
+        raise job.failure
+    return not len(job.left)
+
+
+class _Job:
+    """What is left, who is at what, and what has been lost."""
+
+    def __init__(self, crew: Crew, plan: Plan, sink: DeltaSink, shards: Sequence[Shard]) -> None:
+        self.crew, self.sink, self.began = crew, sink, time.monotonic()
+        self.shards = dict(enumerate(shards))
+        self.numbers = {shard.name: number for number, shard in self.shards.items()}
+        self.running: set[int] = set()
+        self.failure: Exception | None = None
+        self._failed: Counter[str | None] = Counter()
+        self.lost = 0
+        there = sink.written(self.numbers)
+        self.left = Remaining(number for name, number in self.numbers.items() if name not in there)
+        self.total = sum(shard.decisions for shard in shards)
+        self.found = self.done = sum(self.shards[self.numbers[name]].decisions for name in there)
+
+    def give(self) -> None:
+        number = self.left.take()
+        self.running.add(number)
+        self.crew.give(self.shards[number])
+
+    def take(self, outcome: Outcome) -> None:
+        number = None if outcome.shard is None else self.numbers[outcome.shard.name]
+        if number is not None:
+            self.running.discard(number)
+        if outcome.what == "failed":
+            self.failure = self.failure or outcome.error
+        elif outcome.what == "lost":
+            self.lost += 1
+            name = None if outcome.shard is None else outcome.shard.name
+            self._failed[name] += 1
+            if number is not None:
+                self.left.put_back(number)
+            if self._failed[name] >= TRIES:
+                self.failure = RuntimeError(
+                    f"{TRIES} workers were lost over the same thing, the last one: {outcome.said}"
+                )
+        elif outcome.shard is not None:
+            self.done += outcome.shard.decisions
+            self._failed[None] = 0
+            if outcome.what == "found":
+                self.found += outcome.shard.decisions
+                self._part()
+
+    def _part(self) -> None:
+        """Go away from the job that is at the same shards."""
+        there = self.sink.written(self.shards[number].name for number in self.left)
+        gone = [self.numbers[name] for name in there]
+        decisions = sum(self.shards[number].decisions for number in gone)
+        self.left.remove(gone)
+        self.done, self.found = self.done + decisions, self.found + decisions
+        self.left.jump()
+
+    def progress(self, said: str) -> Progress:
+        return Progress(self.done, self.total, self.found, time.monotonic() - self.began, self.lost, said)

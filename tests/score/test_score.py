@@ -162,8 +162,8 @@ def test_a_log_without_a_version_is_an_empty_folder(model: Model, tmp_path: Path
 def test_the_sink_takes_a_shard_once(tmp_path: Path) -> None:
     rows = {"key": Array.from_numpy(np.arange(3))}
     for _ in range(2):
-        DeltaSink(tmp_path / "out", "plan").write("shard-0", rows)
-    DeltaSink(tmp_path / "out", "plan").write("shard-1", rows)
+        DeltaSink(tmp_path / "out", make_plan(work(), "m", 10)).write("shard-0", rows)
+    DeltaSink(tmp_path / "out", make_plan(work(), "m", 10)).write("shard-1", rows)
     assert read(tmp_path / "out").height == 6
 
 
