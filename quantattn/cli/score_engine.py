@@ -1,0 +1,160 @@
+"""How a scoring job is carried out: by how many workers, on which devices, and which of its shards."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+
+from quantattn.cli import show
+from quantattn.cli.errors import UsageError
+from quantattn.score.crew import Alone, Crew, Recipe
+from quantattn.score.installed import processor
+from quantattn.score.plan import Shard
+from quantattn.score.processes import Processes
+from quantattn.score.run import Progress, score_with
+from quantattn.score.share import scratch, share
+from quantattn.score.sink import DeltaSink
+from quantattn.score.worker import Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """What of `score.yaml` says how a job is carried out. But for the device and its threads it changes no row.
+
+    Attributes:
+        deterministic: "on" gives the same bits for the same batches; "batch" the same whatever the batches are; "off"
+            promises neither.
+        engine: "local", processes of this machine; or "ray", those of a cluster.
+        device: "cpu", "cuda", or "auto", the GPUs when there are any.
+        workers: processes; None: one a GPU, or one.
+        threads: of the CPU, on which each of them computes.
+        shards: "FIRST:LAST" of the plan's, when other jobs do the others; None: all.
+    """
+
+    deterministic: str | bool
+    engine: Literal["local", "ray"] = "local"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    workers: int | None = None
+    threads: int = 1
+    shards: str | None = None
+
+    def __post_init__(self) -> None:
+        # YAML reads a bare on or off as true or false.
+        if self.deterministic not in ("batch", "on", "off", True, False):
+            raise ValueError(f"deterministic must be batch, on or off, got {self.deterministic!r}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device=cuda needs an NVIDIA GPU and a CUDA build of torch, and there is none here")
+        for name in ("workers", "threads"):
+            given = getattr(self, name)
+            if given is not None and not 1 <= given <= 1024:
+                raise ValueError(f"{name} must be from 1 to 1024, got {given}")
+
+    @property
+    def mode(self) -> str:
+        """`deterministic` in words, however YAML has read it."""
+        if isinstance(self.deterministic, str):
+            return self.deterministic
+        return "on" if self.deterministic else "off"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """One a worker."""
+        gpus = torch.cuda.device_count() if self.device != "cpu" and torch.cuda.is_available() else 0
+        workers = self.workers or max(gpus, 1)
+        return tuple(f"cuda:{number % gpus}" if gpus else "cpu" for number in range(workers))
+
+    @property
+    def bits(self) -> dict[str, Any]:
+        """What of it decides the bits of a row: for a plan."""
+        device = self.devices[0]
+        # How many threads share a sum on a CPU decides how it is rounded.
+        threads = {} if device.startswith("cuda") else {"threads": self.threads}
+        return {"deterministic": self.mode, "device": device.split(":")[0], "processor": processor(device), **threads}
+
+
+def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -> bool:
+    """Score what the settings say; whether all of it is in the table, which it is not when a SIGTERM came.
+
+    Raises:
+        UsageError: shards that the plan does not have.
+        ValueError: see `score_with`.
+    """
+    try:
+        shards = recipe.plan.between(asked.shards)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    with ExitStack() as stack:
+        stop = stack.enter_context(_told_to_stop())
+        crew = _crew(asked, recipe, model, stack)
+        finished = score_with(crew, recipe.plan, recipe.out, shards, watch=_teller(out), stop=stop)
+    if finished and len(shards) == len(recipe.plan.shards) and (left := DeltaSink(recipe.out, recipe.plan).clean()):
+        out.print(f"removed {left} files of rows that writers had left behind who were killed before their commit")
+    return finished
+
+
+def _crew(asked: EngineSettings, recipe: Recipe, model: Any, stack: ExitStack) -> Crew:
+    if len(asked.devices) == 1:
+        stack.enter_context(_threads(asked.threads))
+        return Alone(Worker(model, device=asked.devices[0], **recipe.given), recipe.out)
+    work = share(recipe.given["work"], stack.enter_context(scratch()))
+    return Processes(replace(recipe, given={**recipe.given, "work": work}), asked.devices)
+
+
+def range_in_words(asked: EngineSettings, shards: Sequence[Shard]) -> str:
+    """ "" of a whole job, or which shards of how many it does."""
+    return "" if asked.shards is None else f"shards {asked.shards} of 0:{len(shards)}, "
+
+
+def _teller(out: Console) -> Callable[[Progress], None]:
+    """What prints how far the job is: at its begin and end, every ten seconds, and when a worker is lost."""
+    printed = -math.inf
+
+    def tell(at: Progress) -> None:
+        nonlocal printed
+        if at.said:
+            out.print(f"{at.said}; another one takes its place", soft_wrap=True)
+        now = time.monotonic()
+        if now - printed < show.SECONDS_BETWEEN_LINES and at.done < at.total:
+            return
+        printed = now
+        there = f", {at.found:,} were there" if at.found else ""
+        lost = f", {at.lost} workers lost" if at.lost else ""
+        pace = f"  {at.per_second:,.0f}/s, {show.clock(at.seconds_left)} left" if at.done > at.found else ""
+        out.print(f"{at.done:,}/{at.total:,} decisions{there}{lost}{pace}")
+
+    return tell
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether a SIGTERM or a SIGUSR1 has come, which meanwhile end nothing."""
+    stopped: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, lambda given, frame: stopped.append(given)) for number in numbers}
+    try:
+        yield lambda: bool(stopped)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
