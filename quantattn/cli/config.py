@@ -142,7 +142,13 @@ def remove_if_nothing_began(sweep: Path) -> None:
 
 
 def flags_first(arguments: list[str]) -> list[str]:
-    """The arguments with flags before overrides: Hydra's parser takes overrides in one row only.
+    """The arguments with flags before overrides: Hydra's parser takes overrides in one row only."""
+    flags, overrides = flags_apart(arguments)
+    return [*flags, *overrides]
+
+
+def flags_apart(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The flags among the arguments with their values, and the overrides.
 
     Raises:
         UsageError: for a value without a key, and for --experimental-rerun, which would load a pickle.
@@ -161,7 +167,7 @@ def flags_first(arguments: list[str]) -> list[str]:
         flags.append(argument)
         if argument in _WITH_VALUE:
             flags.extend(value for value in [next(waiting, None)] if value is not None)
-    return [*flags, *overrides]
+    return flags, overrides
 
 
 def explain(name: str, error: Exception, arguments: list[str]) -> str:

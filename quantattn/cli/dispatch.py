@@ -19,6 +19,7 @@ class Command:
 
 COMMANDS = {
     "train": Command("quantattn.cli.train", "pretrain or fine-tune an encoder; a run folder and a report come out"),
+    "sweep": Command("quantattn.cli.sweep", "search over settings of an experiment; workers share one study"),
     "score": Command("quantattn.cli.score", "apply a trained model to tables; one row a decision comes out"),
     "evaluate": Command("quantattn.cli.evaluate", "judge any table of scores beside baselines; a page comes out"),
     "report": Command("quantattn.cli.report", "set the closing tables of several runs beside each other"),
@@ -29,10 +30,6 @@ COMMANDS = {
     "doctor": Command("quantattn.cli.doctor", "read a folder of data and say what is in it and what is wrong with it"),
 }
 """What there is."""
-LATER = {
-    "sweep": Command("quantattn.cli.sweep", "search over settings of an experiment"),
-}
-"""What is not part of this version: refused with a sentence, and not listed."""
 
 
 def usage() -> str:
@@ -47,8 +44,8 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "`quantattn COMMAND --help` says what one takes. train, prepare, score, changes and bench take Hydra",
-            "overrides, such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done,",
+            "`quantattn COMMAND --help` says what one takes. train, sweep, prepare, score, changes and bench take",
+            "Hydra overrides, such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done,",
             "1 a check or a run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM and 130 by Ctrl-C,",
             "after saving when there was something to save. QUANTATTN_DEBUG=1 shows tracebacks.",
         ]
@@ -67,11 +64,11 @@ def main(command: str | None = None) -> int:
 
         print(__version__)
         return DONE
-    if name not in COMMANDS | LATER:
+    if name not in COMMANDS:
         print(f"quantattn: there is no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)
         return USAGE
     try:
-        return int(importlib.import_module((COMMANDS | LATER)[name].module).run(rest))
+        return int(importlib.import_module(COMMANDS[name].module).run(rest))
     except KeyboardInterrupt:
         print(f"quantattn {name}: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -7,6 +7,7 @@ import datetime as dt
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -19,6 +20,8 @@ from quantattn.evaluate.score_page import Told, report_on
 from quantattn.evaluate.score_report import plain
 from quantattn.evaluate.scores import Columns, read_scores, scan_table, with_outcomes
 
+TRIALS, ACCOUNT = "trials", "trials.json"
+"""Column and key that say how many trials a model was chosen from; file of a sweep with their number."""
 NAMED = ("entity", "time", "score", "outcome")
 OPTIONAL = {
     "horizon": "steps that an outcome spans; the shortest is judged",
@@ -65,7 +68,8 @@ def run(arguments: list[str]) -> int:
         available=asked.available is not None,
         created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    terms = Terms(asked.quantiles, asked.cost_bps, asked.trials, asked.trial_variance, asked.level, asked.seed)
+    trials = trials_of(asked.trials, table)
+    terms = Terms(asked.quantiles, asked.cost_bps, trials, asked.trial_variance, asked.level, asked.seed)
     data = report_on(tables, asked.kind, told, terms)
     out = console()
     tell(out, data)
@@ -75,6 +79,50 @@ def run(arguments: list[str]) -> int:
         document = {"table": data.table.to_dict(), "sheets": plain(data.sheets), "hashes": hashes}
         asked.json.write_text(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
     return DONE
+
+
+def trials_of(said: str | None, table: Any) -> int | None:
+    """How many scores were tried: as was said, or as a sweep has counted; None when neither says.
+
+    Args:
+        said: a number, the folder of a sweep, of a run or of its model; None takes what the table's scores carry.
+        table: of scores, a lazy frame; those of a model that a sweep has chosen have a column `trials`.
+
+    Raises:
+        UsageError: it is none of these, or a number below what the table carries.
+    """
+    carried = None
+    if TRIALS in table.collect_schema().names():
+        carried = table.select(TRIALS).max().collect().item()
+        if carried is not None and (not isinstance(carried, int) or carried < 1):
+            raise UsageError(f"column {TRIALS} must hold whole numbers from 1, it has {carried!r}")
+    if said is None:
+        return carried
+    found = int(said) if said.isdecimal() else counted_in(Path(said))
+    if carried is not None and found < carried:
+        raise UsageError(f"--trials {said}: the model behind these scores was chosen from {carried:,} trials alone")
+    return found
+
+
+def counted_in(folder: Path) -> int:
+    """The trials that a sweep has counted, or that a model was chosen from.
+
+    Raises:
+        UsageError: the folder does not say.
+    """
+    account = folder / ACCOUNT
+    places = (account, folder / "config.json", folder / "model" / "config.json")
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise UsageError(f"--trials {folder}: neither a number nor a folder of a sweep, a run or a model")
+    try:
+        document = json.loads(found.read_text("utf-8"))
+        trials = (document if found == account else document["extra"]).get(TRIALS)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UsageError(f"--trials: {found} cannot be read: {error}") from error
+    if isinstance(trials, bool) or not isinstance(trials, int):
+        raise UsageError(f"--trials: {found} does not say from how many trials it was chosen")
+    return trials
 
 
 def tell(out: Console, data: ReportData) -> None:
@@ -124,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--beside", metavar="COLUMN", nargs="*", default=[], help="scores of other methods")
     add("--quantiles", type=int, default=5, help="the highest is bought, the lowest sold (%(default)s)")
     add("--cost-bps", type=float, default=10.0, help="of every unit traded, in 1/10,000 (%(default)s)")
-    add("--trials", type=int, help="how many scores were tried before this one was shown")
+    add("--trials", help="how many scores were tried before this one was shown; or the folder of a sweep or its model")
     add("--trial-variance", type=float, help="variance of the trials' Sharpe ratios, a period")
     add("--level", type=float, default=0.95, help="of confidence (%(default)s)")
     add("--seed", type=int, default=0, help="of the resamples (%(default)s)")

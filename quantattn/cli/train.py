@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from rich.console import Console
 from quantattn.cli import show, terminal
 from quantattn.cli.certify import backends_used, certify
 from quantattn.cli.claim import claim_folder
-from quantattn.cli.config import flags_first, flatten, plain, run_application
+from quantattn.cli.config import flags_apart, flatten, plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError, nearest
 from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.launch import end_with_launcher
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 def run(arguments: list[str]) -> int:
     """Train as the arguments, Hydra overrides of `conf/train.yaml`, say."""
-    flags = [argument for argument in flags_first(arguments) if argument not in ("-m", "--multirun")]
-    kept = flags[: next((at for at, flag in enumerate(flags) if "=" in flag and not flag.startswith("-")), len(flags))]
+    kept = [flag for flag in flags_apart(arguments)[0] if flag not in ("-m", "--multirun")]
     return run_application("train", arguments, partial(train, flags=kept))
 
 
@@ -66,6 +65,18 @@ def train(config: DictConfig, flags: Sequence[str] = ()) -> int:
         end_with_launcher()
         team = Team(world, stack.enter_context(joined(world, asked.trainer.accelerator)))
         return _train(asked, given, parts, folder, resume, console, team)
+
+
+def train_held(
+    asked: TrainSettings,
+    given: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    folder: Path,
+    console: Console,
+    read: Callable[[TrainSettings, Any], Prepared] | None = None,
+) -> int:
+    """One training run of one process in a folder that it holds already; its exit code. `read` prepares data otherwise than `prepare`."""
+    return _train(asked, given, parts, folder, claim_folder(folder, asked, given), console, read=read)
 
 
 def build(asked: TrainSettings) -> dict[str, Any]:
@@ -181,6 +192,7 @@ def _train(
     resume: Path | None,
     console: Console,
     team: Team | None = None,
+    read: Callable[[TrainSettings, Any], Prepared] | None = None,
 ) -> int:
     from quantattn.learn.parallel import World
     from quantattn.learn.run import run as run_training
@@ -188,7 +200,7 @@ def _train(
 
     console.print(f"run folder {folder}" + from_where(resume, asked.train))
     if team is None:
-        prepared = prepare(asked, parts["splits"])
+        prepared = (read or prepare)(asked, parts["splits"])
     else:
         prepared, resume = team.prepare(asked, parts["splits"], resume)
     for line in show.data_lines(prepared):
