@@ -35,7 +35,7 @@ def progress(console: Console) -> Iterator[Callable[[Progress], None]]:
             task = bar.add_task("training", total=None, losses="", left="")
 
             def move(at: Progress) -> None:
-                left = f"{clock(at.seconds_left)} left"
+                left = f"{pace(at)}{clock(at.seconds_left)} left"
                 bar.update(task, completed=at.step, total=at.total, losses=losses(at), left=left)
 
             yield move
@@ -47,7 +47,7 @@ def progress(console: Console) -> Iterator[Callable[[Progress], None]]:
         now = time.monotonic()
         if now - printed >= SECONDS_BETWEEN_LINES or at.step == at.total:
             printed = now
-            console.print(f"step {at.step}/{at.total}  {losses(at)}  {clock(at.seconds_left)} left")
+            console.print(f"step {at.step}/{at.total}  {losses(at)}  {pace(at)}{clock(at.seconds_left)} left")
 
     yield line
 
@@ -70,6 +70,13 @@ def losses(at: Progress) -> str:
     """The latest losses."""
     valid = "" if at.valid_loss is None else f"  valid {at.valid_loss:.4f}"
     return f"loss {at.train_loss:.4f}{valid}"
+
+
+def pace(at: Progress) -> str:
+    """How many tokens a second, and the share of the time spent waiting for batches; nothing while neither is known."""
+    if not math.isfinite(at.tokens_per_second):
+        return ""
+    return f"{at.tokens_per_second:,.0f} tokens/s  loader {at.loader_wait_share:.1%}  "
 
 
 def clock(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,9 @@ class PlannedLoader:
         step: batches an optimizer step, of all ranks; an epoch is whole steps. None is one a rank.
         workers: further processes, spawned, that make the batches ahead; 0 makes each when it is asked for.
 
+    Attributes:
+        waited: seconds that whoever iterates has waited for batches; without workers, in which they were made.
+
     Raises:
         ValueError: there are no sequences, or not enough for the ranks; workers and a set in memory.
     """
@@ -61,6 +65,7 @@ class PlannedLoader:
         self._epoch, self._plan = 0, self._plan_of(0)
         self.total = len(self._plan) if total is None else total
         self.position = 0
+        self.waited = 0.0
 
     def _plan_of(self, epoch: int) -> Sequence[Ints]:
         batches = plan(self.sequences.lengths, self.max_tokens, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
@@ -74,7 +79,13 @@ class PlannedLoader:
     def __iter__(self) -> Iterator[PackedBatch]:
         if self.position >= self.total:  # Lightning asks for no batch beyond the last, so nothing else starts it anew
             self.position = 0
-        for batch in self._of_workers() if self.workers else map(self.sequences.pack, self._from(self.position)):
+        batches = self._of_workers() if self.workers else map(self.sequences.pack, self._from(self.position))
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            self.waited += time.perf_counter() - began
+            if batch is None:
+                return
             self.position += 1
             yield batch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from quantattn.learn.checkpoint import (
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.history import History
 from quantattn.learn.module import Training
+from quantattn.learn.pace import Pace
 from quantattn.learn.parallel import World, naming_the_lost
 from quantattn.learn.quiet import lightning_quiet
 from quantattn.learn.signals import StopFlag
@@ -40,7 +42,18 @@ ALONE = World()
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: optimizer steps done and in all, the latest losses, and seconds since it began or resumed."""
+    """Where a run stands.
+
+    Attributes:
+        step: optimizer steps done.
+        total: of the whole run.
+        started_at: step at which it began or was resumed.
+        train_loss: the latest.
+        valid_loss: the latest; None before the first validation.
+        seconds: since it began or was resumed.
+        tokens_per_second: see `Pace`; NaN before there is one.
+        loader_wait_share: see `Pace`.
+    """
 
     step: int
     total: int
@@ -48,6 +61,8 @@ class Progress:
     train_loss: float
     valid_loss: float | None
     seconds: float
+    tokens_per_second: float = math.nan
+    loader_wait_share: float = math.nan
 
     @property
     def seconds_left(self) -> float:
@@ -71,8 +86,8 @@ class Fitted:
 class Watch(Callback):
     """Tells `watch` where the run stands, after every optimizer step and every validation."""
 
-    def __init__(self, watch: Callable[[Progress], None], total: int) -> None:
-        self.watch, self.total = watch, total
+    def __init__(self, watch: Callable[[Progress], None], total: int, pace: Pace) -> None:
+        self.watch, self.total, self.pace = watch, total, pace
         self.valid: float | None = None
         self.began, self.first = time.monotonic(), 0
 
@@ -86,7 +101,8 @@ class Watch(Callback):
         """One more step."""
         loss = float(trainer.callback_metrics["train/loss"])
         seconds = time.monotonic() - self.began
-        self.watch(Progress(trainer.global_step, self.total, self.first, loss, self.valid, seconds))
+        pace = (self.pace.tokens_per_second, self.pace.loader_wait_share)
+        self.watch(Progress(trainer.global_step, self.total, self.first, loss, self.valid, seconds, *pace))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remember the validation loss for the next step."""
@@ -147,7 +163,8 @@ def fit(
         folder / "checkpoints", writer, monitor, mode, settings.checkpoint_every, lambda: flag.received is not None
     )
     began = time.monotonic()
-    watching = [Watch(watch, total_steps)] if watch is not None else []
+    pace = Pace(settings.log_every)
+    watching = [pace, *([Watch(watch, total_steps, pace)] if watch is not None else [])]
     # Under FSDP the module's own parameters stay cut; the first process puts the best weights into a copy.
     whole = copy.deepcopy(module.model) if world.rank == 0 and settings.strategy == "fsdp" else None
     if settings.strategy == "context" and world.size > 1:
