@@ -147,7 +147,7 @@ class OrdinalHead(DecisionHead):
         width = self.log_width.float().exp()
         cuts = torch.cat([self.first_cut.float(), self.first_cut.float() + width.cumsum(0)])  # (K − 1,)
         above = self.project(pooled).float() - cuts  # (Q, K − 1), s − b_k
-        edge = above.new_zeros(len(above), 1)
+        edge = above.new_zeros(above.shape[0], 1)
         not_below = torch.cat([edge, functional.logsigmoid(above)], dim=-1)
         not_above = torch.cat([functional.logsigmoid(-above), edge], dim=-1)
         return not_below + not_above + functional.pad((-torch.expm1(-width)).log(), (1, 1))
