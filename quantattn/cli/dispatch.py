@@ -21,6 +21,7 @@ COMMANDS = {
     "train": Command("quantattn.cli.train", "pretrain or fine-tune an encoder; a run folder and a report come out"),
     "sweep": Command("quantattn.cli.sweep", "search over settings of an experiment; workers share one study"),
     "score": Command("quantattn.cli.score", "apply a trained model to tables; one row a decision comes out"),
+    "export": Command("quantattn.cli.export", "write a trained model for other runtimes, as ONNX or for torch.export"),
     "evaluate": Command("quantattn.cli.evaluate", "judge any table of scores beside baselines; a page comes out"),
     "report": Command("quantattn.cli.report", "set the closing tables of several runs beside each other"),
     "bench": Command("quantattn.cli.bench", "time attention beside its peers, behind the error budget"),
@@ -44,10 +45,10 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "`quantattn COMMAND --help` says what one takes. train, sweep, prepare, score, changes and bench take",
-            "Hydra overrides, such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit codes: 0 done,",
-            "1 a check or a run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM and 130 by Ctrl-C,",
-            "after saving when there was something to save. QUANTATTN_DEBUG=1 shows tracebacks.",
+            "`quantattn COMMAND --help` says what one takes. train, sweep, prepare, score, export, changes and bench",
+            "take Hydra overrides, such as `quantattn train experiment=lobster data.path=DIR model=small`. Exit",
+            "codes: 0 done, 1 a check or a run failed, 2 wrong usage or configuration, 143 stopped by SIGTERM and 130",
+            "by Ctrl-C, after saving when there was something to save. QUANTATTN_DEBUG=1 shows tracebacks.",
         ]
     )
 

@@ -58,6 +58,8 @@ COMPILED = {
 """Files of `data` that may import numba, an extra; whoever needs one imports it inside a function."""
 DECODERS = {"data/sources/dbn_format.py", "data/sources/pieces.py"}
 """Files of `data` that may import a vendor's decoder and what unpacks its files, inside functions: extras."""
+RUNTIMES = {"nn/export.py"}
+"""Files that may import what writes and runs models for other runtimes."""
 HUGGING_FACE = {"attention/huggingface.py", "cli/benchmarks/encoder_peers.py"}
 """Files that may import transformers."""
 TABLES = {"cli/benchmarks/tokens.py", "cli/benchmarks/tokens_pandas.py"}
@@ -65,6 +67,7 @@ TABLES |= {"cli/benchmarks/read_inputs.py", "cli/benchmarks/read_peers.py"}
 """Benchmarks of tables, and peers that they are set beside: files of `cli` that may import what holds tables."""
 LAZY = {"ray", "optuna", "flash_attn", "transformers", "databento_dbn", "zstandard", "sklearn", "threadpoolctl"}
 LAZY |= {"sqlalchemy"}
+LAZY |= {"onnxruntime", "onnxscript"}
 """Packages imported only inside functions, because they are extras."""
 PUBLIC_ONLY = {"nn", "learn"}
 """Rooms that see only what `quantattn.attention` itself exports."""
@@ -134,6 +137,8 @@ def breaches(relative: str, source: str) -> list[str]:
                 theirs.add("numba")
             if relative in DECODERS:
                 theirs |= {"databento_dbn", "zstandard"}
+            if relative in RUNTIMES:
+                theirs |= {"onnxruntime", "onnxscript"}
             if relative in HUGGING_FACE:
                 theirs.add("transformers")
             if relative in TABLES:
@@ -169,6 +174,8 @@ def test_every_file_keeps_the_law() -> None:
         ("data/market/book.py", "from ...evaluate import metrics"),
         ("nn/encoder.py", "from quantattn.attention.exact import exact"),
         ("nn/encoder.py", "import polars"),
+        ("nn/export.py", "import onnxruntime"),
+        ("nn/model.py", "def f():\n    import onnxruntime"),
         ("evaluate/metrics.py", "from quantattn import batch"),
         ("evaluate/boosting.py", "import sklearn"),
         ("learn/module.py", "import hydra"),
