@@ -13,6 +13,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from quantattn.learn.files import write_text
+from quantattn.learn.wide import WideCSV
 
 COLUMNS = ("step", "metric", "value")
 
@@ -39,6 +40,9 @@ class History(Callback):
         self._written = trainer.global_step
         if trainer.is_global_zero:
             self.rewind(trainer.global_step)
+            for logger in trainer.loggers:
+                if isinstance(logger, WideCSV):
+                    logger.rewind(trainer.global_step)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
