@@ -23,7 +23,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("quantattn", "conf", "data"):
         ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(ROOT / name, source / name, ignore=ignore)
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(home), str(source)]
     done = subprocess.run(build, capture_output=True, text=True, timeout=120)
@@ -50,6 +50,7 @@ def test_the_wheel_holds_the_package_its_configuration_and_its_examples(installe
     missing = [path for path in (ROOT / "conf").rglob("*.yaml") if f"quantattn/{path.relative_to(ROOT)}" not in names]
     assert not missing
     assert "quantattn/worked_examples.json" in names
+    assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
     assert not [name for name in names if name.startswith(("tests/", "conf/", "data/", "benchmarks/"))]
     templates = [p.relative_to(ROOT).as_posix() for p in (ROOT / "quantattn").rglob("*.j2")]
     assert templates
