@@ -23,6 +23,7 @@ from quantattn.data.prepared import Prepared
 from quantattn.data.shards import scan_prepared
 from quantattn.data.table import check_table, prepare_table
 from quantattn.data.table.encode import encode_table
+from quantattn.data.units import Chosen
 from quantattn.learn.controls import shuffle_labels
 from quantattn.nn import Artefact, Coles, NextEvent, NextWindow, Several
 
@@ -102,6 +103,7 @@ def decisions_of(
     artefact: Artefact,
     allow: tuple[str, ...],
     chosen: Mapping[str, Any] = MappingProxyType({}),
+    choose: Callable[[Unlabelled], Unlabelled] = lambda made: made,
 ) -> Work:
     """The decisions of a source, in the tokens and the cut of sequences that a model was trained on.
 
@@ -111,6 +113,7 @@ def decisions_of(
         artefact: the model's vocabulary.
         allow: more prefixes that a `_target_` may have.
         chosen: settings of the encoder of this kind of data that go before those of training.
+        choose: puts other decisions in the place of these.
 
     Raises:
         UsageError: a setting that this kind of data does not take.
@@ -119,12 +122,14 @@ def decisions_of(
     _check_keys(encode, chosen, "")
     given = {name: value for name, value in trained["prepare"].items() if name in parameters(encode)} | dict(chosen)
     given = clipped(given | {"max_seq_len": trained["max_seq_len"]})
-    made = encode(instantiate(source, "data.source", allow), artefact.vocabulary_json, **given)
+    made = choose(encode(instantiate(source, "data.source", allow), artefact.vocabulary_json, **given))
     from quantattn.score import Work  # whose table format training does not need
 
-    pieces: dict[str, Any] = {}
+    pieces: dict[str, Any] = {"events": made.events}
     if isinstance(made, UnlabelledFilings):
         pieces = {"row": made.row, "described": made.described, "notes": made.notes}
+    if isinstance(made, Chosen):
+        pieces |= {"copies": made.copies, "described": made.described, "notes": made.notes}
     return Work(made.sequences, made.as_of, made.entity, made.hashes, given, **pieces)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,19 +18,19 @@ from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
+from quantattn.cli.score_outputs import OutputSettings, check_unit, chooser, output_of, policy_of
 from quantattn.cli.settings import DataSettings, PathSettings
 from quantattn.cli.train import stopping_on_sigterm
 from quantattn.nn import Artefact, load_model
 from quantattn.score import Progress, Worker, check_place, make_plan, score
 
 
-@dataclass(frozen=True)
-class ScoreSettings:
+@dataclass(frozen=True, kw_only=True)
+class ScoreSettings(OutputSettings):
     """Everything that `score.yaml` holds.
 
     Attributes:
         model_folder: folder that a run wrote; `model=FOLDER` on the command line.
-        data: what to score: its source and path alone; how sequences are made stands in the model's folder.
         paths: not used; output goes to `out`.
         out: folder of the Delta table.
         deterministic: "on" gives the same bits for the same batches; "batch" the same whatever the batches are; "off"
@@ -41,15 +40,11 @@ class ScoreSettings:
         shard_decisions: decisions written in one transaction.
         device: "cpu", "cuda", or "auto", the GPU when there is one.
         attention: which implementation computes attention; None is the model's own.
-        output: "scores", or "embeddings": one vector a row, whatever heads the model has.
-        pooling: how states become an embedding: "mean" of those of all tokens, or "last", the one at the decision.
-        unit: of filings, what a row is: a "filing", or an "item" read by itself.
         items: of filings, names of the items that are read; None: those that the model was trained on, or all.
         allow_targets: more prefixes that a `_target_` may have.
     """
 
     model_folder: str
-    data: DataSettings
     paths: PathSettings
     out: str
     deterministic: str | bool
@@ -58,9 +53,6 @@ class ScoreSettings:
     shard_decisions: int
     device: Literal["auto", "cpu", "cuda"]
     attention: Mapping[str, Any]
-    output: Literal["scores", "embeddings"] = "scores"
-    pooling: Literal["mean", "last"] = "mean"
-    unit: Literal["filing", "item"] = "filing"
     items: tuple[Any, ...] | None = None
     task_name: str = "score"
     allow_targets: tuple[str, ...] = ()
@@ -108,6 +100,7 @@ def score_tables(config: DictConfig) -> int:
     """One scoring job; its exit code."""
     asked = settings(ScoreSettings, plain(config), "")
     check_source(asked.data.source, asked.data.path, asked.allow_targets)
+    check_unit(asked)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if asked.device == "auto" else asked.device
     by_batch = asked.mode == "batch"
     torch.use_deterministic_algorithms(asked.mode != "off")
@@ -121,17 +114,18 @@ def score_tables(config: DictConfig) -> int:
     out = terminal.console()
     if (why := expired(artefact.extra)) is not None:
         out.print(f"note: the model's attention is not certified for this installation: {why}", soft_wrap=True)
-    work = decisions_of(asked.data.source, trained, artefact, asked.allow_targets, chosen_of(asked))
-    embed = asked.pooling if asked.output == "embeddings" else None
-    if embed is not None:
+    work = decisions_of(
+        asked.data.source, trained, artefact, asked.allow_targets, chosen_of(asked), chooser(asked, model)
+    )
+    output = output_of(asked, artefact)
+    if asked.output == "embeddings":
         # Constants of the table, for who reads it: whether it is whole, and from when on it may be used.
         constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
         columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
         work = replace(work, described={**work.described, **columns})
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
-    made = {} if embed is None else {"embeddings": embed}
-    policy = {"deterministic": asked.mode, "device": torch.device(device).type, **budget, **made}
+    policy = {"deterministic": asked.mode, "device": torch.device(device).type, **budget, **policy_of(asked, output)}
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
@@ -142,11 +136,10 @@ def score_tables(config: DictConfig) -> int:
         model,
         work,
         plan,
-        tuple(map(str, json.loads(json.dumps(artefact.extra.get("classes", []))))),
         asked.max_tokens_per_batch,
         device,
         deterministic="batch" if by_batch else True,
-        embed=embed,
+        output=output,
     )
     stopped: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
@@ -184,10 +177,10 @@ def chosen_of(asked: ScoreSettings) -> dict[str, Any]:
     Raises:
         UsageError: it says so of data that are no filings.
     """
-    chosen = {"unit": asked.unit} if asked.unit != "filing" else {}
+    chosen = {"unit": asked.unit} if asked.unit == "item" else {}
     items = {} if asked.items is None else {"items": [str(name) for name in asked.items]}
-    if (chosen or items) and asked.data.kind != "filings":
-        raise UsageError(f"unit and items are of filings, but data is {asked.data.kind}")
+    if items and asked.data.kind != "filings":
+        raise UsageError(f"items are of filings, but data is {asked.data.kind}")
     return chosen | items
 
 

@@ -15,7 +15,7 @@ from polars.testing import assert_frame_equal
 
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 from quantattn.nn import Encoder, Model, Outcome
-from quantattn.score import Work, Worker, make_plan, score, sink
+from quantattn.score import Scores, Work, Worker, make_plan, score, sink
 from quantattn.score.sink import DeltaSink
 
 N, LENGTH = 23, 7
@@ -51,7 +51,9 @@ def run(model: Model, out: Path, *, given: Work | None = None, sha: str = "m", *
     given = given or work()
     plan = make_plan(given, sha, options.pop("shard", 10), options.pop("policy", None))
     told = {name: options.pop(name) for name in ("watch", "stop") if name in options}
-    return score(Worker(model, given, plan, CLASSES, options.pop("max_tokens", 40), **options), out, **told)
+    return score(
+        Worker(model, given, plan, options.pop("max_tokens", 40), output=Scores(CLASSES), **options), out, **told
+    )
 
 
 def read(out: Path) -> pl.DataFrame:

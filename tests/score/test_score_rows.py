@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -12,7 +12,7 @@ import torch
 
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 from quantattn.nn import Encoder, Model, Outcome
-from quantattn.score import Work, Worker, make_plan, score
+from quantattn.score import Embeddings, Output, Scores, Work, Worker, make_plan, score
 
 LENGTHS = (3, 5, 4, 1, 6, 2)
 ROW = np.array([0, 0, 1, 2, 2, 2])
@@ -34,17 +34,22 @@ def model() -> Model:
     return Model(Encoder("tiny", codes={"code": 6}, n_layers=1, width=8, n_heads=2, hidden=8))
 
 
-def table_of(model: Model, out: Path, given: Work, shard: int = 1, **options: Any) -> pl.DataFrame:
+MEAN = Embeddings("mean")
+
+
+def table_of(model: Model, out: Path, given: Work, shard: int = 1, output: Output = Scores()) -> pl.DataFrame:  # noqa: B008  a frozen value
     plan = make_plan(given, "m", shard)
-    assert score(Worker(model, given, plan, (), 16, deterministic="batch", **options), out)
+    assert score(Worker(model, given, plan, 16, deterministic="batch", output=output), out)
     return pl.read_delta(str(out)).sort("key")
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
-def test_a_row_is_the_mean_of_its_pieces_by_their_tokens(model: Model, tmp_path: Path, pooling: str) -> None:
-    alone = table_of(model, tmp_path / "alone", work(None), embed=pooling)
+def test_a_row_is_the_mean_of_its_pieces_by_their_tokens(
+    model: Model, tmp_path: Path, pooling: Literal["mean", "last"]
+) -> None:
+    alone = table_of(model, tmp_path / "alone", work(None), output=Embeddings(pooling))
     pieces = np.stack(alone["embedding"].to_numpy())
-    rows = table_of(model, tmp_path / "rows", work(), embed=pooling)
+    rows = table_of(model, tmp_path / "rows", work(), output=Embeddings(pooling))
     assert rows["key"].to_list() == [0, 1, 2]
     assert rows["item"].to_list() == [None, "1A", "1A"]
     assert rows["tokens"].to_list() == [0, 1, 2]
@@ -58,7 +63,7 @@ def test_a_row_is_the_mean_of_its_pieces_by_their_tokens(model: Model, tmp_path:
 
 def test_mean_pooling_is_the_mean_of_the_states(model: Model, tmp_path: Path) -> None:
     given = work(None)
-    found = np.stack(table_of(model, tmp_path / "out", given, embed="mean")["embedding"].to_numpy())
+    found = np.stack(table_of(model, tmp_path / "out", given, output=MEAN)["embedding"].to_numpy())
     batch = given.sequences.pack([1])
     with torch.no_grad():
         np.testing.assert_allclose(found[1], model.encoder(batch).mean(0).numpy(), atol=1e-6)
@@ -79,8 +84,8 @@ def test_probabilities_of_pieces_are_averaged_too(model: Model, tmp_path: Path) 
 def test_no_shard_cuts_a_row_and_none_changes_a_bit(model: Model, tmp_path: Path) -> None:
     for size, expected in ((1, [2, 3, 6]), (3, [3, 6]), (100, [6])):
         assert [shard.last for shard in make_plan(work(), "m", size).shards] == expected
-    fine = table_of(model, tmp_path / "fine", work(), 1, embed="mean")
-    coarse = table_of(model, tmp_path / "coarse", work(), 100, embed="mean")
+    fine = table_of(model, tmp_path / "fine", work(), 1, output=MEAN)
+    coarse = table_of(model, tmp_path / "coarse", work(), 100, output=MEAN)
     assert fine["embedding"].to_list() == coarse["embedding"].to_list()
 
 

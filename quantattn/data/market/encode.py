@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +31,16 @@ class Unlabelled:
         as_of: (Q,) int64 ns UTC.
         entity: (Q,) names.
         hashes: name → sha256 of what went in.
+        events: `event_time` (int64 ns UTC) and, where there are kinds, `kind` (uint8) → (R,), those of the tokens.
+        merged: whether a token may be several events, of which it ends with the last one.
     """
 
     sequences: SequenceSet
     as_of: Ints
     entity: tuple[str, ...]
     hashes: Mapping[str, str]
+    events: Mapping[str, npt.NDArray[np.integer[Any]]] = field(default_factory=dict, kw_only=True)
+    merged: bool = field(default=False, kw_only=True)
 
 
 def encode_market(
@@ -66,6 +71,12 @@ def encode_market(
         as_of=table.time[rows],
         entity=tuple(events["entity"].gather(rows)),
         hashes=dict(source.report.files),
+        events={
+            name: events[name].to_numpy() if tokenizer.merges is None else events[name].to_numpy()[merged.last]
+            for name in ("event_time", "kind")
+            if name in events.columns
+        },
+        merged=tokenizer.merges is not None,
     )
 
 

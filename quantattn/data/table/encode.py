@@ -39,6 +39,7 @@ def encode_table(
         as_of=table.time[rows],
         entity=table.entities,
         hashes=dict(source.report.files),
+        events={"event_time": events["event_time"].to_numpy()},
     )
 
 

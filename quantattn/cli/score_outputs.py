@@ -1,0 +1,86 @@
+"""What a scoring job is asked to say, and of what: settings → an output, and decisions in the place of the model's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from quantattn.cli.errors import UsageError
+from quantattn.cli.settings import DataSettings
+from quantattn.data.market.encode import Unlabelled
+from quantattn.data.protocol.moments import at_moments, read_moments
+from quantattn.data.units import every_event, every_sequence
+from quantattn.nn import Artefact, Model
+from quantattn.score.outputs import Embeddings, Output, Scores
+
+Unit = Literal["filing", "item", "decision", "event", "sequence"]
+FILINGS = ("filing", "item")
+"""Units of filings; the others are of events."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSettings:
+    """What of `score.yaml` says what is wanted.
+
+    Attributes:
+        data: what to score: its source and path alone; how sequences are made stands in the model's folder.
+        output: "scores", or "embeddings": one vector a row, whatever heads the model has.
+        pooling: how states become an embedding: "mean" of those of all tokens, or "last", the one at the decision.
+        unit: what a row is: of filings a "filing", or an "item" read by itself; of events a "decision" of the model,
+            every "event", or a "sequence", each entity cut every so many events; None: filing or decision.
+        as_of: of events, a CSV or Parquet file of moments that are rows instead, with columns entity and as_of.
+    """
+
+    data: DataSettings
+    output: Literal["scores", "embeddings"] = "scores"
+    pooling: Literal["mean", "last"] = "mean"
+    unit: Unit | None = None
+    as_of: str | None = None
+
+
+def output_of(asked: OutputSettings, artefact: Artefact) -> Output:
+    """What the job says of each decision."""
+    if asked.output == "embeddings":
+        return Embeddings(asked.pooling)
+    return Scores(tuple(map(str, json.loads(json.dumps(artefact.extra.get("classes", []))))))
+
+
+def check_unit(asked: OutputSettings) -> None:
+    """Refuse a unit that these data do not have, and moments of what is no entity, before anything is read.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    filings = asked.data.kind == "filings"
+    if asked.unit is not None and (asked.unit in FILINGS) != filings:
+        has = "filing and item" if filings else "decision, event and sequence"
+        raise UsageError(f"unit={asked.unit}, but data is {asked.data.kind}, whose units are {has}")
+    if asked.as_of is None:
+        return
+    if filings:
+        raise UsageError("as_of asks for entities at moments, but a filing is scored as of when it became public")
+    if asked.unit not in (None, "decision"):
+        raise UsageError(f"as_of names the rows, and unit={asked.unit} would name others; give one of them")
+    if not Path(asked.as_of).is_file():
+        raise UsageError(f"as_of={asked.as_of}: there is no such file")
+
+
+def chooser(asked: OutputSettings, model: Model) -> Callable[[Unlabelled], Unlabelled]:
+    """What puts the rows that are asked for in the place of the decisions of a source."""
+    if asked.as_of is not None:
+        moments = read_moments(Path(asked.as_of))
+        return lambda made: at_moments(made, moments)
+    if asked.unit == "event":
+        return lambda made: every_event(made, model.encoder.config.causal)
+    if asked.unit == "sequence":
+        return every_sequence
+    return lambda made: made
+
+
+def policy_of(asked: OutputSettings, output: Output) -> Mapping[str, Any]:
+    """Plain values that tell what is said, and of what, from other jobs on the same data."""
+    unit = {"unit": asked.unit} if asked.unit in ("event", "sequence") else {}
+    return {**output.policy, **unit}
