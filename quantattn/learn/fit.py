@@ -200,7 +200,7 @@ def _take_weights(module: Training, whole: Model | None, checkpoint: Path) -> No
     """Put the weights of a checkpoint into the module, whose model is cut when there is a `whole` one."""
     if whole is not None:
         module.model = whole
-    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
+    for encoder in (part for part in module.modules() if isinstance(part, Encoder) and part.ranks is not None):
         encoder.ranks = None  # what follows is for one process
     module.load_state_dict(read_checkpoint(checkpoint)["state_dict"])
 

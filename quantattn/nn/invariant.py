@@ -35,18 +35,19 @@ def batch_invariant(model: nn.Module, on: bool = True) -> Iterator[None]:
         >>> with batch_invariant(encoder):
         ...     hidden = encoder(batch)
     """
-    switches = [module for module in model.modules() if hasattr(module, "batch_invariant")]
-    before = [bool(module.batch_invariant) for module in switches]
+    known = [module for module in model.modules() if hasattr(module, "batch_invariant")]
+    # A compiler looks at what a module holds of its own, so nothing is set that is so already.
+    switches = [module for module in known if bool(module.batch_invariant) != on]
     with ExitStack() as restored:
-        if on and any(getattr(getattr(module, "config", None), "compile", False) for module in switches):
+        if on and any(getattr(getattr(module, "config", None), "compile", False) for module in known):
             restored.enter_context(torch.compiler.set_stance("force_eager"))
         try:
             for module in switches:
                 module.batch_invariant = on  # type: ignore[assignment]
             yield
         finally:
-            for module, was in zip(switches, before, strict=True):
-                module.batch_invariant = was  # type: ignore[assignment]
+            for module in switches:
+                module.batch_invariant = not on  # type: ignore[assignment]
 
 
 class Linear(nn.Linear):
