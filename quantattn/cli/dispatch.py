@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quantattn.cli.errors import DONE, INTERRUPTED, USAGE, complain, exit_code, nearest
@@ -60,6 +61,8 @@ def main(command: str | None = None) -> int:
         print(usage())
         return DONE if arguments else USAGE
     name, *rest = arguments
+    if {"-sc", "--shell-completion"} & set(arguments):
+        return _answered(name, lambda: _completed(arguments))
     if name == "--version":
         from quantattn import __version__
 
@@ -68,8 +71,19 @@ def main(command: str | None = None) -> int:
     if name not in COMMANDS:
         print(f"quantattn: there is no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)
         return USAGE
+    return _answered(name, lambda: int(importlib.import_module(COMMANDS[name].module).run(rest)))
+
+
+def _completed(arguments: list[str]) -> int:
+    from quantattn.cli.completion import completion  # and Hydra, which most commands do without
+
+    return completion(arguments, tuple(COMMANDS))
+
+
+def _answered(name: str, call: Callable[[], int]) -> int:
+    """The exit code of a command, with what went wrong said in a sentence."""
     try:
-        return int(importlib.import_module(COMMANDS[name].module).run(rest))
+        return call()
     except KeyboardInterrupt:
         print(f"quantattn {name}: interrupted", file=sys.stderr)
         return INTERRUPTED

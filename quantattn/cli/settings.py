@@ -154,6 +154,7 @@ class TrainSettings:
     calibrate: bool = False
     optimized_metric: str | None = None
     trials: int | None = None
+    print_config: bool = False
     shards: str | None = None
     allow_targets: tuple[str, ...] = ()
 

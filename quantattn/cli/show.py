@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as RichTable
+from rich.text import Text
+from rich.tree import Tree
 
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.evaluate import Table, verdict
 from quantattn.learn.fit import Progress
+from quantattn.learn.folder import redact
 
 SHOWN = ("log_loss", "macro_f1", "mcc", "balanced_accuracy", "brier", "ece", "mse", "mae", "r2", "rank_ic")
 SECONDS_BETWEEN_LINES = 10.0
@@ -64,6 +69,17 @@ def data_lines(prepared: Prepared) -> list[str]:
     if idle := [f"{check.name} ({check.sentence})" for check in prepared.audit.checks if check.verdict == "not run"]:
         said += f"; {len(idle)} not run: {', '.join(idle)}"
     return [*lines, *(f"note: {note}" for note in prepared.notes), said]
+
+
+def settings_tree(given: Mapping[str, Any], name: str = "settings") -> Tree:
+    """Settings, their groups as branches, without secrets."""
+    tree = Tree(name)
+    for key, value in redact(dict(given)).items():
+        if isinstance(value, Mapping) and value:
+            tree.add(settings_tree(value, key))
+        else:
+            tree.add(Text(f"{key}: {json.dumps(value, ensure_ascii=False)}"))
+    return tree
 
 
 def losses(at: Progress) -> str:

@@ -37,6 +37,7 @@ from quantattn.learn.folder import redact
 
 UNCOMPARED = {
     *("paths", "tags", "title", "question", "test", "trials", "logger", "ckpt_path", "shards", "optimized_metric"),
+    "print_config",
     *("data.path", "data.source.path", "trainer.threads", "trainer.workers", "task_name"),
 }
 """Settings in which the workers of a study may differ."""

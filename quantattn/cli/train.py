@@ -75,7 +75,10 @@ def train_held(
     console: Console,
     read: Callable[[TrainSettings, Any], Prepared] | None = None,
 ) -> int:
-    """One training run of one process in a folder that it holds already; its exit code. `read` prepares data otherwise than `prepare`."""
+    """One training run of one process in a folder that it holds already; its exit code.
+
+    `read` prepares data otherwise than `prepare`.
+    """
     return _train(asked, given, parts, folder, claim_folder(folder, asked, given), console, read=read)
 
 
@@ -198,6 +201,8 @@ def _train(
     from quantattn.learn.run import run as run_training
     from quantattn.learn.settle import with_budget
 
+    if asked.print_config:
+        console.print(show.settings_tree(given))
     console.print(f"run folder {folder}" + from_where(resume, asked.train))
     if team is None:
         prepared = (read or prepare)(asked, parts["splits"])

@@ -37,6 +37,7 @@ class PlannedLoader:
         world: processes that share each epoch.
         step: batches an optimizer step, of all ranks; an epoch is whole steps. None is one a rank.
         workers: further processes, spawned, that make the batches ahead; 0 makes each when it is asked for.
+        one: every epoch is the first batch of the first one.
 
     Attributes:
         waited: seconds that whoever iterates has waited for batches; without workers, in which they were made.
@@ -57,20 +58,23 @@ class PlannedLoader:
         world: int = 1,
         step: int | None = None,
         workers: int = 0,
+        one: bool = False,
     ) -> None:
         if workers and not isinstance(sequences, MappedSequences):
             raise ValueError("workers share mapped files, not memory: give them what write_sequences returns")
         self.sequences, self.max_tokens, self.seed, self.shuffle = sequences, max_tokens, seed, shuffle
-        self.rank, self.world, self.step, self.workers = rank, world, step, workers
+        self.rank, self.world, self.step, self.workers, self.one = rank, world, step, workers, one
         self._epoch, self._plan = 0, self._plan_of(0)
         self.total = len(self._plan) if total is None else total
         self.position = 0
         self.waited = 0.0
 
     def _plan_of(self, epoch: int) -> Sequence[Ints]:
+        epoch = 0 if self.one else epoch
         batches = plan(self.sequences.lengths, self.max_tokens, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
         if not batches:
             raise ValueError("there are no sequences to make batches of")
+        batches = batches[:1] if self.one else batches
         return shard(batches, self.rank, self.world, self.step)
 
     def __len__(self) -> int:
@@ -136,6 +140,7 @@ class PreparedData(LightningDataModule):
         workers: processes that make training batches, see `PlannedLoader`.
         rank: number of this process among those that share the batches.
         world: how many they are.
+        one_batch: train on the first batch again and again.
     """
 
     def __init__(
@@ -150,11 +155,12 @@ class PreparedData(LightningDataModule):
         workers: int = 0,
         rank: int = 0,
         world: int = 1,
+        one_batch: bool = False,
     ) -> None:
         super().__init__()
-        own: Mapping[str, int] = {"seed": seed, "rank": rank, "world": world}
+        own: Mapping[str, Any] = {"seed": seed, "rank": rank, "world": world}
         self._train: Callable[[], PlannedLoader] = lambda: PlannedLoader(
-            train, max_tokens, shuffle=True, total=batches // world, step=step, workers=workers, **own
+            train, max_tokens, shuffle=True, total=batches // world, step=step, workers=workers, one=one_batch, **own
         )
         self._valid: Callable[[], PlannedLoader] = lambda: PlannedLoader(valid, max_tokens, shuffle=False, **own)
 

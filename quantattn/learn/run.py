@@ -254,6 +254,7 @@ def _fit(
             workers=workers,
             rank=share["rank"],
             world=share["ranks"],
+            one_batch=settings.trainer.one_batch,
         )
         training = partial(
             fit,

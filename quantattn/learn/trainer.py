@@ -50,6 +50,7 @@ class TrainerSettings:
         log_every: optimizer steps between rows of the history.
         threads: CPU threads; None leaves torch its choice.
         workers: processes that make training batches ahead; they change no bit.
+        one_batch: train on the first batch again and again; it should be learnt by heart.
     """
 
     accelerator: str = "cpu"
@@ -70,6 +71,7 @@ class TrainerSettings:
     log_every: int = 10
     threads: int | None = None
     workers: int = 0
+    one_batch: bool = False
 
     def __post_init__(self) -> None:
         if self.accelerator not in ("cpu", "gpu"):
@@ -97,6 +99,8 @@ class TrainerSettings:
             raise ValueError(f"trainer.precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.precision == "16-mixed" and self.accelerator == "cpu":
             raise ValueError("trainer.precision=16-mixed needs trainer=gpu: Lightning would take bfloat16 on a CPU")
+        if self.one_batch and (self.batches_a_step > 1 or self.max_steps is None):
+            raise ValueError("trainer.one_batch=true needs trainer.max_steps and one batch a step, so one process")
         self._check_ranks()
 
     def _check_ranks(self) -> None:

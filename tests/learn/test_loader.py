@@ -129,3 +129,12 @@ def test_workers_change_neither_order_nor_bits_nor_the_global_generator(tmp_path
 def test_workers_want_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give them what write_sequences returns"):
         PlannedLoader(sequences(3), 20, seed=0, shuffle=True, workers=1)
+
+
+def test_of_one_batch_every_epoch_is_the_first_batch() -> None:
+    always, usual = (
+        [batch.keys.tolist() for batch in PlannedLoader(sequences(20), 25, seed=3, shuffle=True, total=5, one=one)]
+        for one in (True, False)
+    )
+    assert always == [usual[0]] * 5
+    assert len({tuple(keys) for keys in usual}) == 5

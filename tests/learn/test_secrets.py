@@ -13,7 +13,10 @@ from quantattn.learn.folder import redact
         ("postgresql://me:pass@host/db", "postgresql://***@host/db"),
         ("postgresql://me:p/a@s:s@host/db", "postgresql://***@host/db"),
         ("mysql+pymysql://token@host:3306/db", "mysql+pymysql://***@host:3306/db"),
-        ("postgresql://host/db?user=me&password=pass&sslmode=on", "postgresql://host/db?user=me&password=***&sslmode=on"),
+        (
+            "postgresql://host/db?user=me&password=pass&sslmode=on",
+            "postgresql://host/db?user=me&password=***&sslmode=on",
+        ),
         ("postgresql://host/db?sslpassword=pass", "postgresql://host/db?sslpassword=***"),
         ("sqlite:////data/study.db", "sqlite:////data/study.db"),
         ("https://host/path@2", "https://host/path@2"),

@@ -27,7 +27,8 @@ def evaluate_best(study: Study, like: Search, console: Console) -> int:
     folder, of = like.root / BEST, like.root / str(best.number)
     values = {name: str(value) for name, value in best.user_attrs["values"].items()}
     shown = " ".join(f"{name}={value}" for name, value in values.items())
-    console.print(f"best of {trials} {'trial' if trials == 1 else 'trials'} by {like.metric}: {best.value:.5g}, trial {best.number}: {shown}")
+    what = f"{trials} {'trial' if trials == 1 else 'trials'}"
+    console.print(f"best of {what} by {like.metric}: {best.value:.5g}, trial {best.number}: {shown}")
     if _done(like, of, trials):
         console.print(f"report {folder / 'report.html'}")
         return DONE
