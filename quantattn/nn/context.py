@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,13 @@ class Ranks:
     """The processes of `group` share the rows of every batch; None is all of them."""
 
     group: dist.ProcessGroup | None = None
+
+
+class Attending(Protocol):
+    """What may stand in the place of a layer's attention over its own rows."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, backend: str) -> Tensor:
+        """(n, H, D) out of the layer's q (n, H, D), k and v (n, Hkv, D)."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from quantattn.attention import Mask, attention, rotate, rotate_heads
 from quantattn.batch import PackedBatch
 from quantattn.nn.config import EncoderConfig
-from quantattn.nn.context import Ranks, Share
+from quantattn.nn.context import Attending, Ranks, Share
 from quantattn.nn.embed import Embedding
 from quantattn.nn.invariant import Linear, elementwise, linear
 from quantattn.nn.norm import RMSNorm
@@ -23,7 +23,9 @@ from quantattn.nn.rotary import rotary_table
 from quantattn.nn.rows import offsets_of_decisions
 
 
-class _Rotation(NamedTuple):
+class Rotation(NamedTuple):
+    """What queries and keys are multiplied by, see `rotary_table`."""
+
     cos: Tensor  # (T, 1, D)
     sin: Tensor
 
@@ -32,7 +34,8 @@ class SelfAttention(nn.Module):
     """Multi-head attention of a packed batch over itself, with rotary positions; (T, C) → (T, C).
 
     Given `rows` (Q,), ascending, it answers for those alone, (Q, C). Under a bidirectional encoder each of them must be
-    the last row of its sequence. Given a `share`, x and the result are this rank's rows of a pack that several hold.
+    the last row of its sequence. Given a `share`, x and the result are this rank's rows of a pack that several hold,
+    or whatever else has attention of its own.
     """
 
     batch_invariant = False
@@ -52,9 +55,9 @@ class SelfAttention(nn.Module):
         self,
         x: Tensor,
         cu_seqlens: Tensor,
-        rotation: _Rotation,
+        rotation: Rotation,
         rows: Tensor | None = None,
-        share: Share | None = None,
+        share: Attending | None = None,
     ) -> Tensor:
         """The dtype of attention is that of the projections, so it follows autocast."""
         if rows is not None and self.mask == Mask():
@@ -64,7 +67,7 @@ class SelfAttention(nn.Module):
             out = out if rows is None else out[rows]
         return self.project_out(out.flatten(1))  # type: ignore[no-any-return]
 
-    def _all_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, share: Share | None) -> Tensor:
+    def _all_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: Rotation, share: Attending | None) -> Tensor:
         """(T, H, D), with q, k and v of every head from one product."""
         qkv = self._by_head(self.project_in(x))  # (T, H + 2 Hkv, D)
         if self.normalised:
@@ -76,7 +79,7 @@ class SelfAttention(nn.Module):
             return share.attend(q, k, v, self.mask, self.backend)
         return self._attend(q, k, v, cu_seqlens, cu_seqlens)
 
-    def _last_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor) -> Tensor:
+    def _last_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: Rotation, rows: Tensor) -> Tensor:
         """(Q, H, D): the last row of a sequence sees all of it, so few queries over all keys are the same function."""
         in_q, in_kv = torch.split(self.project_in.weight, [self.heads * self.size, 2 * self.kv_heads * self.size])
         q = self._by_head(linear(x[rows], in_q, None, self.batch_invariant))
@@ -124,9 +127,9 @@ class Block(nn.Module):
         self,
         x: Tensor,
         cu_seqlens: Tensor,
-        rotation: _Rotation,
+        rotation: Rotation,
         rows: Tensor | None = None,
-        share: Share | None = None,
+        share: Attending | None = None,
         lean: bool = False,
     ) -> Tensor:
         """(T, C) → (T, C), or (Q, C) for the given rows; `lean` computes in backward again what is cheap to compute."""
@@ -136,7 +139,7 @@ class Block(nn.Module):
         return checkpoint(self._feed, x, branch, use_reentrant=False) if lean else self._feed(x, branch)
 
     def _attend(
-        self, x: Tensor, cu_seqlens: Tensor, rotation: _Rotation, rows: Tensor | None, share: Share | None
+        self, x: Tensor, cu_seqlens: Tensor, rotation: Rotation, rows: Tensor | None, share: Attending | None
     ) -> Tensor:
         return self._drop(self.attention(self.norm_attention(x), cu_seqlens, rotation, rows, share))
 
@@ -243,9 +246,9 @@ class Encoder(nn.Module):
             return share.at(x, batch.positions) if at_decisions else share.whole(x)
         return x  # type: ignore[no-any-return]
 
-    def _rotation(self, base: float, batch: PackedBatch, rows: Tensor | None) -> _Rotation:
+    def _rotation(self, base: float, batch: PackedBatch, rows: Tensor | None) -> Rotation:
         place = (batch.time, batch.cu_seqlens, rows)
-        return _Rotation(*rotary_table(self.config, base, *place, batch_invariant=self.batch_invariant))
+        return Rotation(*rotary_table(self.config, base, *place, batch_invariant=self.batch_invariant))
 
 
 def share_rows(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:

@@ -90,7 +90,9 @@ class Model(nn.Module):
         return objective(self, batch, step=step)
 
     @torch.no_grad()
-    def score(self, batch: PackedBatch, *, deterministic: bool | Literal["batch"] = True) -> dict[str, Tensor]:
+    def score(
+        self, batch: PackedBatch, *, deterministic: bool | Literal["batch"] = True, states: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """What the model says about each decision, rows in the order of `batch.keys`.
 
         A head over classes gives `prob` (Q, K) float32, one over values `value` (Q,) float32 in the target's unit, and
@@ -102,18 +104,33 @@ class Model(nn.Module):
         With `deterministic="batch"` a decision's scores have the same bits whatever else is in the batch
         (`batch_invariant`). True and False run the same code, which repeats to the bit for the same batch.
 
+        Where the states of the decisions are known already, as those of a stream are, `states` (Q, C) are taken for
+        them, and the batch is not looked at.
+
         Raises:
-            ValueError: as calling the model does, or another value of `deterministic`.
+            ValueError: as calling the model does, another value of `deterministic`, or `states` for a head that reads
+                more than the last of them.
         """
         heads = self.decision_heads()
         with _evaluating(self), batch_invariant(self, _by_batch(deterministic)):
             if not heads:
-                return {"embedding": self._at_decisions(batch).float()}
-            outputs = self(batch)
+                return {"embedding": (self._at_decisions(batch) if states is None else states).float()}
+            if states is not None:
+                self.require_last()
+            outputs = self(batch) if states is None else {name: head(states) for name, head in heads.items()}
             scores = {name: head.scores(outputs[name]) for name, head in heads.items()}
         if len(scores) == 1:
             return next(iter(scores.values()))
         return {f"{name}_{what}": value for name, found in scores.items() for what, value in found.items()}
+
+    def require_last(self) -> None:
+        """Raise ValueError unless every decision head reads the state at the decision and no other."""
+        for name, head in self.decision_heads().items():
+            if head.pooling.kind != "last":
+                raise ValueError(
+                    f"head {name!r} pools by {head.pooling.kind!r} over all states up to a decision, and of a stream "
+                    "that goes on only the newest are there; pooling=last is needed"
+                )
 
     @torch.no_grad()
     def embed(

@@ -27,8 +27,13 @@ class Output(Protocol):
     def policy(self) -> Mapping[str, Any]:
         """Plain values that tell this output from others in a plan; nothing for scores."""
 
-    def said(self, model: Model, batch: PackedBatch, order: Order) -> Mapping[str, Tensor]:
-        """Name → (Q, …), what the model says of the decisions of a batch; `order` as in `Model.score`."""
+    def check(self, model: Model, streamed: bool) -> None:
+        """Raise ValueError unless the model can say it; `streamed`, from the states at decisions alone."""
+
+    def said(
+        self, model: Model, batch: PackedBatch, order: Order, states: Tensor | None = None
+    ) -> Mapping[str, Tensor]:
+        """Name → (Q, …), what the model says of the decisions of a batch; `order` and `states` as in `Model.score`."""
 
     def columns(self, name: str, values: Tensor) -> Mapping[str, Any]:
         """Column → Arrow array of a shard's (R, …) values of this name, on the CPU."""
@@ -45,9 +50,16 @@ class Scores:
         """Nothing: it is what a job says if nothing else is asked for."""
         return {}
 
-    def said(self, model: Model, batch: PackedBatch, order: Order) -> Mapping[str, Tensor]:
+    def check(self, model: Model, streamed: bool) -> None:
+        """Every model has scores."""
+        if streamed:
+            model.require_last()
+
+    def said(
+        self, model: Model, batch: PackedBatch, order: Order, states: Tensor | None = None
+    ) -> Mapping[str, Tensor]:
         """`Model.score`."""
-        return model.score(batch, deterministic=order)
+        return model.score(batch, deterministic=order, states=states)
 
     def columns(self, name: str, values: Tensor) -> Mapping[str, Any]:
         """`prob_<class>`, `value` and the like, float32; `embedding` is a list."""
@@ -70,8 +82,17 @@ class Embeddings:
         """The pooling."""
         return {"embeddings": self.pooling}
 
-    def said(self, model: Model, batch: PackedBatch, order: Order) -> Mapping[str, Tensor]:
+    def check(self, model: Model, streamed: bool) -> None:
+        """Every model has states; of a stream the newest alone."""
+        if streamed and self.pooling != "last":
+            raise ValueError("a mean over all states up to an event is not kept from job to job; use pooling=last")
+
+    def said(
+        self, model: Model, batch: PackedBatch, order: Order, states: Tensor | None = None
+    ) -> Mapping[str, Tensor]:
         """`embedding` (Q, C) float32."""
+        if states is not None:
+            return {"embedding": states.float()}
         return {"embedding": model.embed(batch, deterministic=order, pooling=self.pooling)}
 
     def columns(self, name: str, values: Tensor) -> Mapping[str, Any]:
