@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
 
-from quantattn.cli import show, terminal
+from quantattn.cli import terminal
 from quantattn.cli.certify import expired
 from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
+from quantattn.cli.score_engine import EngineSettings, carry_out
 from quantattn.cli.score_outputs import OutputSettings, check_unit, chooser, output_of, policy_of
 from quantattn.cli.settings import DataSettings, PathSettings
 from quantattn.cli.train import stopping_on_sigterm
 from quantattn.nn import Artefact, load_model
-from quantattn.score import Progress, Worker, check_place, make_plan, score
+from quantattn.score import check_place, make_plan
+from quantattn.score.crew import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreSettings(OutputSettings):
+class ScoreSettings(OutputSettings, EngineSettings):
     """Everything that `score.yaml` holds.
 
     Attributes:
         model_folder: folder that a run wrote; `model=FOLDER` on the command line.
         paths: not used; output goes to `out`.
         out: folder of the Delta table.
-        deterministic: "on" gives the same bits for the same batches; "batch" the same whatever the batches are; "off"
-            promises neither.
-        engine: "local"; "ray" is not part of this version.
         max_tokens_per_batch: budget of tokens a batch.
         shard_decisions: decisions written in one transaction.
-        device: "cpu", "cuda", or "auto", the GPU when there is one.
         attention: which implementation computes attention; None is the model's own.
         items: of filings, names of the items that are read; None: those that the model was trained on, or all.
         allow_targets: more prefixes that a `_target_` may have.
@@ -47,37 +43,21 @@ class ScoreSettings(OutputSettings):
     model_folder: str
     paths: PathSettings
     out: str
-    deterministic: str | bool
-    engine: str
     max_tokens_per_batch: int
     shard_decisions: int
-    device: Literal["auto", "cpu", "cuda"]
     attention: Mapping[str, Any]
     items: tuple[Any, ...] | None = None
     task_name: str = "score"
     allow_targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # YAML reads a bare on or off as true or false.
-        if self.deterministic not in ("batch", "on", "off", True, False):
-            raise ValueError(f"deterministic must be batch, on or off, got {self.deterministic!r}")
-        if self.engine != "local":
-            raise ValueError(f"engine={self.engine} is not part of this version; it has local")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device=cuda needs an NVIDIA GPU and a CUDA build of torch, and there is none here")
+        super().__post_init__()
         for name, key in (("model_folder", "model"), ("out", "out")):
             if not getattr(self, name).strip():
                 raise ValueError(f"{key} must name a folder, got nothing")
         for name in ("max_tokens_per_batch", "shard_decisions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    @property
-    def mode(self) -> str:
-        """`deterministic` in words, however YAML has read it."""
-        if isinstance(self.deterministic, str):
-            return self.deterministic
-        return "on" if self.deterministic else "off"
 
 
 MADE_IN_TRAINING = ("data.prepare", "data.max_seq_len", "data.shuffle_labels", "data.kind")
@@ -101,7 +81,6 @@ def score_tables(config: DictConfig) -> int:
     asked = settings(ScoreSettings, plain(config), "")
     check_source(asked.data.source, asked.data.path, asked.allow_targets)
     check_unit(asked)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if asked.device == "auto" else asked.device
     by_batch = asked.mode == "batch"
     torch.use_deterministic_algorithms(asked.mode != "off")
     if not Path(asked.model_folder).exists():
@@ -118,37 +97,48 @@ def score_tables(config: DictConfig) -> int:
         asked.data.source, trained, artefact, asked.allow_targets, chosen_of(asked), chooser(asked, model)
     )
     output = output_of(asked, artefact)
+    # In the batch-invariant mode the budget of tokens decides no bit.
+    budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
+    policy = {**asked.bits, **budget, **policy_of(asked, output)}
+    stream = None
+    if asked.incremental is not None:
+        check_incremental(asked, asked, model, output)
+        made_of = states_made_of(work, artefact.sha, policy)
+        work, stream, known = begin(Path(asked.incremental), work, made_of)
+        out.print(f"{known:,} decisions are known from {asked.incremental}, {len(work.as_of):,} are new")
+        if not len(work.as_of):
+            return DONE
     if asked.output == "embeddings":
         # Constants of the table, for who reads it: whether it is whole, and from when on it may be used.
         constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
         columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
         work = replace(work, described={**work.described, **columns})
-    # In the batch-invariant mode the budget of tokens decides no bit.
-    budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
-    policy = {"deterministic": asked.mode, "device": torch.device(device).type, **budget, **policy_of(asked, output)}
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
     out.print(
         f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {len(work.rows):,} decisions in {len(plan.shards)} shards"
     )
-    worker = Worker(
-        model,
-        work,
-        plan,
-        asked.max_tokens_per_batch,
-        device,
-        deterministic="batch" if by_batch else True,
-        output=output,
+    given = {
+        "work": work,
+        "plan": plan,
+        "max_tokens": asked.max_tokens_per_batch,
+        "deterministic": "batch" if by_batch else True,
+        "output": output,
+        "stream": stream,
+    }
+    recipe = Recipe(
+        asked.model_folder, asked.attention.get("backend"), given, Path(asked.out), asked.threads, asked.on_bad
     )
-    stopped: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
-    try:
-        finished = score(worker, Path(asked.out), watch=lambda at: tell(out, at), stop=lambda: bool(stopped))
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    out.print(f"{asked.output} in {asked.out}" if finished else f"stopped; the same command goes on in {asked.out}")
-    return DONE if finished else STOPPED
+    if not carry_out(asked, recipe, model, out):
+        out.print(f"stopped; the same command goes on in {asked.out}")
+        return STOPPED
+    if asked.incremental is not None:
+        held = commit(Path(asked.incremental), work, plan, made_of)
+        out.print(f"states of {len(work.sequences.table.entities):,} entities in {asked.incremental}, {held:,} bytes")
+    some = "" if asked.shards is None else f" of shards {asked.shards} of 0:{len(plan.shards)}"
+    out.print(f"{asked.output}{some} in {asked.out}")
+    return DONE
 
 
 def trained_data(asked: ScoreSettings, artefact: Artefact) -> Mapping[str, Any]:
@@ -182,9 +172,3 @@ def chosen_of(asked: ScoreSettings) -> dict[str, Any]:
     if items and asked.data.kind != "filings":
         raise UsageError(f"items are of filings, but data is {asked.data.kind}")
     return chosen | items
-
-
-def tell(out: Console, at: Progress) -> None:
-    """Print how far the job is."""
-    there = f", {at.found:,} were there" if at.found else ""
-    out.print(f"{at.done:,}/{at.total:,} decisions{there}  {show.clock(at.seconds_left)} left")

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,13 +16,12 @@ from rich.console import Console
 
 from quantattn.cli import show
 from quantattn.cli.errors import UsageError
-from quantattn.score.crew import Alone, Crew, Recipe
+from quantattn.score.crew import Alone, Crew, OnBad, Recipe
 from quantattn.score.installed import processor
-from quantattn.score.plan import Shard
 from quantattn.score.processes import Processes
 from quantattn.score.run import Progress, score_with
 from quantattn.score.share import scratch, share
-from quantattn.score.sink import DeltaSink
+from quantattn.score.sink import QUARANTINE, DeltaSink
 from quantattn.score.worker import Worker
 
 
@@ -38,6 +37,7 @@ class EngineSettings:
         workers: processes; None: one a GPU, or one.
         threads: of the CPU, on which each of them computes.
         shards: "FIRST:LAST" of the plan's, when other jobs do the others; None: all.
+        on_bad: what becomes of a decision without a score: "stop" ends the job, "quarantine" writes it apart.
     """
 
     deterministic: str | bool
@@ -46,6 +46,7 @@ class EngineSettings:
     workers: int | None = None
     threads: int = 1
     shards: str | None = None
+    on_bad: OnBad = "stop"
 
     def __post_init__(self) -> None:
         # YAML reads a bare on or off as true or false.
@@ -98,20 +99,17 @@ def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -
         finished = score_with(crew, recipe.plan, recipe.out, shards, watch=_teller(out), stop=stop)
     if finished and len(shards) == len(recipe.plan.shards) and (left := DeltaSink(recipe.out, recipe.plan).clean()):
         out.print(f"removed {left} files of rows that writers had left behind who were killed before their commit")
+    if without := DeltaSink(recipe.out / QUARANTINE, recipe.plan).rows:
+        out.print(f"{without:,} rows without a score, each with its reason, in {recipe.out / QUARANTINE}")
     return finished
 
 
 def _crew(asked: EngineSettings, recipe: Recipe, model: Any, stack: ExitStack) -> Crew:
     if len(asked.devices) == 1:
         stack.enter_context(_threads(asked.threads))
-        return Alone(Worker(model, device=asked.devices[0], **recipe.given), recipe.out)
+        return Alone(Worker(model, device=asked.devices[0], **recipe.given), recipe.out, recipe.on_bad)
     work = share(recipe.given["work"], stack.enter_context(scratch()))
     return Processes(replace(recipe, given={**recipe.given, "work": work}), asked.devices)
-
-
-def range_in_words(asked: EngineSettings, shards: Sequence[Shard]) -> str:
-    """ "" of a whole job, or which shards of how many it does."""
-    return "" if asked.shards is None else f"shards {asked.shards} of 0:{len(shards)}, "
 
 
 def _teller(out: Console) -> Callable[[Progress], None]:
@@ -128,6 +126,7 @@ def _teller(out: Console) -> Callable[[Progress], None]:
         printed = now
         there = f", {at.found:,} were there" if at.found else ""
         lost = f", {at.lost} workers lost" if at.lost else ""
+        lost += f", {at.refused:,} without a score" if at.refused else ""
         pace = f"  {at.per_second:,.0f}/s, {show.clock(at.seconds_left)} left" if at.done > at.found else ""
         out.print(f"{at.done:,}/{at.total:,} decisions{there}{lost}{pace}")
 

@@ -9,8 +9,12 @@ from typing import Any, Literal, Protocol
 
 from quantattn.nn import load_model
 from quantattn.score.plan import Plan, Shard
-from quantattn.score.sink import DeltaSink
+from quantattn.score.quarantine import judged
+from quantattn.score.sink import QUARANTINE, DeltaSink
 from quantattn.score.worker import Worker
+
+OnBad = Literal["stop", "quarantine"]
+"""What becomes of a decision without a score."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +24,14 @@ class Outcome:
     Attributes:
         shard: which one; None of a worker that was lost before it had one.
         what: "written"; "found", when another job had written it; "lost", with the process that had it; "failed".
+        refused: rows of it that have no score and were written apart.
         error: why it failed.
         said: how the process was lost.
     """
 
     shard: Shard | None
     what: Literal["written", "found", "lost", "failed"]
+    refused: int = 0
     error: Exception | None = None
     said: str = ""
 
@@ -59,6 +65,7 @@ class Recipe:
         given: everything else that a `Worker` has, but for its device.
         out: the table that it writes to.
         threads: of the CPU, on which it computes.
+        on_bad: what becomes of a decision without a score: it stops the job, or is written apart.
     """
 
     model: str
@@ -66,6 +73,7 @@ class Recipe:
     given: dict[str, Any]
     out: Path
     threads: int = 1
+    on_bad: OnBad = "stop"
 
     @property
     def plan(self) -> Plan:
@@ -86,18 +94,30 @@ class Recipe:
         return Worker(model, device=device, **self.given)
 
 
-def write_shard(worker: Worker, sink: DeltaSink, shard: Shard) -> Outcome:
-    """Compute a shard and write it, unless it is in the table by now."""
+def write_shard(worker: Worker, sink: DeltaSink, shard: Shard, on_bad: OnBad = "stop") -> Outcome:
+    """Compute a shard and write it, unless it is in the table by now.
+
+    Rows without a score go to a table of their own first, as one transaction too: wherever a job is killed between the
+    two, going on computes the same again and adds what is missing.
+
+    Raises:
+        ValueError: a decision has no score, and that stops the job.
+        RuntimeError: see `DeltaSink.write`.
+    """
     if sink.written([shard.name]):
         return Outcome(shard, "found")
-    return Outcome(shard, "written" if sink.write(shard.name, worker.rows(shard)) else "found")
+    rows, refused = (worker.rows(shard), None) if on_bad == "stop" else judged(worker, shard)
+    if refused is not None:
+        DeltaSink(sink.folder / QUARANTINE, sink.plan).write(shard.name, refused)
+    what: Literal["written", "found"] = "written" if sink.write(shard.name, rows) else "found"
+    return Outcome(shard, what, 0 if refused is None else refused.num_rows)
 
 
 class Alone:
     """This process as a crew."""
 
-    def __init__(self, worker: Worker, out: Path) -> None:
-        self._worker, self._sink = worker, DeltaSink(out, worker.plan)
+    def __init__(self, worker: Worker, out: Path, on_bad: OnBad = "stop") -> None:
+        self._worker, self._sink, self._on_bad = worker, DeltaSink(out, worker.plan), on_bad
         self._given: list[Shard] = []
 
     def __enter__(self) -> Alone:
@@ -116,4 +136,5 @@ class Alone:
 
     def outcomes(self, seconds: float) -> Sequence[Outcome]:
         """Compute what was given."""
-        return [write_shard(self._worker, self._sink, self._given.pop()) for _ in range(len(self._given))]
+        given, self._given = self._given, []
+        return [write_shard(self._worker, self._sink, shard, self._on_bad) for shard in given]

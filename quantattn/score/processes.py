@@ -127,7 +127,7 @@ def _work(recipe: Recipe, device: str, pipe: Connection) -> None:
         pipe.send(None)
         while True:
             shard = pipe.recv()
-            pipe.send(write_shard(worker, sink, shard))
+            pipe.send(write_shard(worker, sink, shard, recipe.on_bad))
     except EOFError:
         return
     except (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError) as error:

@@ -29,6 +29,7 @@ class Progress:
         found: those that were there already, or that another job has written meanwhile.
         seconds: since the start.
         lost: workers that were lost and replaced.
+        refused: rows without a score that this job has written apart.
         said: how the last of them was lost, when it is news.
     """
 
@@ -37,6 +38,7 @@ class Progress:
     found: int
     seconds: float
     lost: int = 0
+    refused: int = 0
     said: str = ""
 
     @property
@@ -166,7 +168,7 @@ class _Job:
         self.running: set[int] = set()
         self.failure: Exception | None = None
         self._failed: Counter[str | None] = Counter()
-        self.lost = 0
+        self.lost = self.refused = 0
         there = sink.written(self.numbers)
         self.left = Remaining(number for name, number in self.numbers.items() if name not in there)
         self.total = sum(shard.decisions for shard in shards)
@@ -195,6 +197,7 @@ class _Job:
                 )
         elif outcome.shard is not None:
             self.done += outcome.shard.decisions
+            self.refused += outcome.refused
             self._failed[None] = 0
             if outcome.what == "found":
                 self.found += outcome.shard.decisions
@@ -210,4 +213,4 @@ class _Job:
         self.left.jump()
 
     def progress(self, said: str) -> Progress:
-        return Progress(self.done, self.total, self.found, time.monotonic() - self.began, self.lost, said)
+        return Progress(self.done, self.total, self.found, time.monotonic() - self.began, self.lost, self.refused, said)

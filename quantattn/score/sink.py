@@ -83,23 +83,30 @@ class DeltaSink:
         check_place(folder)
         self._table()
 
+    @property
+    def rows(self) -> int:
+        """How many rows are in the table."""
+        table = self._table()
+        return 0 if table is None else int(table.count())
+
     def written(self, shards: Iterable[str]) -> set[str]:
         """Those of the shards that are in the table."""
         table = self._table()
         return set() if table is None else {name for name in shards if self._has(table, name)}
 
-    def write(self, shard: str, columns: Mapping[str, Any]) -> bool:
+    def write(self, shard: str, columns: Mapping[str, Any] | Table) -> bool:
         """Add the rows of a shard, unless they are there already; whether they were added.
 
         Args:
             shard: its name.
-            columns: name → Arrow array, all of one length, which may be 0.
+            columns: name → Arrow array, all of one length, or a table of them.
 
         Raises:
             ValueError: the table is that of another plan.
             RuntimeError: the table could not be written.
         """
-        rows, once = Table.from_pydict(dict(columns)), Transaction(self._name(shard), 1)
+        rows = columns if isinstance(columns, Table) else Table.from_pydict(dict(columns))
+        once = Transaction(self._name(shard), 1)
         try:
             table = self._table() or self._made(rows)
             if self._has(table, shard):
@@ -122,11 +129,15 @@ class DeltaSink:
         Raises:
             ValueError: shards are missing.
         """
-        table, names = self._table(), [shard.name for shard in self.plan.shards]
-        if table is None or len(self.written(names)) < len(names):
+        table = self._table()
+        if table is None or not all(self._has(table, shard.name) for shard in self.plan.shards):
             raise ValueError(f"{self.folder} is not finished, so files in it may be those of a shard to come")
-        named = set(table.file_uris())
-        left = [path for path in self.folder.absolute().glob("*.parquet") if str(path) not in named]
+        # Those apart were written before the rows, which are all here by now.
+        apart = DeltaSink(self.folder / QUARANTINE, self.plan)
+        left: list[Path] = []
+        for folder, each in ((self.folder, table), (apart.folder, apart._table())):
+            named = set() if each is None else {uri.rsplit("/", 1)[-1] for uri in each.file_uris()}
+            left += [path for path in folder.glob("*.parquet") if path.name not in named]
         for path in left:
             path.unlink(missing_ok=True)
         return len(left)

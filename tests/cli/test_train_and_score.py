@@ -154,7 +154,12 @@ def test_scores_come_from_the_saved_vocabulary_one_row_a_decision(
     assert (table["prob_down"] + table["prob_up"] - 1).abs().max() < 1e-6
     assert table["model_sha"].n_unique() == table["plan_sha"].n_unique() == 1
     assert call(monkeypatch, "score", *arguments) == 0
-    assert call(monkeypatch, "score", *arguments, "deterministic=true") == 0, "what a YAML file makes of a bare on"
+    on = [*arguments, f"out={tmp_path / 'on'}"]
+    assert call(monkeypatch, "score", *on, "deterministic=on") == 0
+    assert call(monkeypatch, "score", *on, "deterministic=true") == 0, "what a YAML file makes of a bare on"
+    capsys.readouterr()
+    assert call(monkeypatch, "score", *arguments, "deterministic=on") == 1
+    assert "(policy.deterministic batch → on, policy.max_tokens none → 32768)" in capsys.readouterr().err
     assert pl.read_delta(str(tmp_path / "scores")).height == table.height
     assert "certified" not in capsys.readouterr().out
     monkeypatch.setattr(machine, "versions", lambda: {"torch": "9.9", "triton": "9", "quantattn": "9"})
