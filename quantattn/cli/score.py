@@ -100,19 +100,6 @@ def score_tables(config: DictConfig) -> int:
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
     policy = {**asked.bits, **budget, **policy_of(asked, output)}
-    stream = None
-    if asked.incremental is not None:
-        check_incremental(asked, asked, model, output)
-        made_of = states_made_of(work, artefact.sha, policy)
-        work, stream, known = begin(Path(asked.incremental), work, made_of)
-        out.print(f"{known:,} decisions are known from {asked.incremental}, {len(work.as_of):,} are new")
-        if not len(work.as_of):
-            return DONE
-    if asked.output == "embeddings":
-        # Constants of the table, for who reads it: whether it is whole, and from when on it may be used.
-        constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
-        columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
-        work = replace(work, described={**work.described, **columns})
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
@@ -125,7 +112,6 @@ def score_tables(config: DictConfig) -> int:
         "max_tokens": asked.max_tokens_per_batch,
         "deterministic": "batch" if by_batch else True,
         "output": output,
-        "stream": stream,
     }
     recipe = Recipe(
         asked.model_folder, asked.attention.get("backend"), given, Path(asked.out), asked.threads, asked.on_bad
@@ -133,9 +119,6 @@ def score_tables(config: DictConfig) -> int:
     if not carry_out(asked, recipe, model, out):
         out.print(f"stopped; the same command goes on in {asked.out}")
         return STOPPED
-    if asked.incremental is not None:
-        held = commit(Path(asked.incremental), work, plan, made_of)
-        out.print(f"states of {len(work.sequences.table.entities):,} entities in {asked.incremental}, {held:,} bytes")
     some = "" if asked.shards is None else f" of shards {asked.shards} of 0:{len(plan.shards)}"
     out.print(f"{asked.output}{some} in {asked.out}")
     return DONE
