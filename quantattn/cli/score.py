@@ -100,6 +100,11 @@ def score_tables(config: DictConfig) -> int:
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
     policy = {**asked.bits, **budget, **policy_of(asked, output)}
+    if asked.output == "embeddings":
+        # Constants of the table, for who reads it: whether it is whole, and from when on it may be used.
+        constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
+        columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
+        work = replace(work, described={**work.described, **columns})
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
