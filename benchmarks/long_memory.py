@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -231,9 +232,10 @@ def cells_left(asked: argparse.Namespace, path: Path) -> Iterator[tuple[int, str
     there = {tuple(row[name] for name in KEY) for row in read_cells(path)}
     for distance in asked.distances:
         given = str(asked.steps), str(events_of(asked, distance)), str(asked.copies)
-        for method in asked.methods:
-            for seed in range(asked.seeds):
-                if (str(distance), method, asked.size, str(seed), *given) not in there:
+        # The market is prepared twice, with sequences cut and not, whatever the number of seeds.
+        for cut, seed in product((False, True), range(asked.seeds)):
+            for method in asked.methods:
+                if (method == CUT) == cut and (str(distance), method, asked.size, str(seed), *given) not in there:
                     yield distance, method, seed
 
 

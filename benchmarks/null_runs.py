@@ -3,7 +3,7 @@
     python benchmarks/null_runs.py [--seeds 50] [--worlds classes-entity values-day …] [--steps 60]
 
 A small market is prepared once. For every seed its labels are dealt out anew within each part, as
-`data.shuffle_labels=true` does, a tiny encoder is trained on them, and the closing table is made as `train.py` makes
+`data.shuffle_labels=true` does, a small encoder is trained on them, and the closing table is made as `train.py` makes
 it. Worlds are classes or values, with intervals from blocks of entities, stretches of time or days. Three kinds of
 statement are counted:
 
@@ -98,8 +98,8 @@ def world_of(name: str) -> Prepared:
         **given,
         decision_every=1 if what == "classes" else 23,
         fields=FIELDS,
-        max_seq_len=96,
-        min_context=48,
+        max_seq_len=64,
+        min_context=32,
         split=WalkForward(test=0.4, valid=0.1),
     )
 
@@ -109,11 +109,12 @@ def table_of(prepared: Prepared, seed: int, steps: int) -> Table:
     shuffled = shuffle_labels(prepared, seed)
     objective = (Outcome() if prepared.classes else Regression()).fitted(training_rows(shuffled))
     torch.manual_seed(seed)
-    encoder = Encoder("tiny", codes=prepared.codes, values=prepared.values, causal=True)
+    shape = {"n_layers": 1, "hidden": 64}
+    encoder = Encoder("tiny", codes=prepared.codes, values=prepared.values, causal=True, **shape)
     model = Model(encoder, objective.heads(encoder.config, prepared.classes))
     # Weights of the last step: the best validation would choose those that have learned nothing yet.
     trainer = TrainerSettings(max_steps=steps, validate_every=steps, threads=1)
-    recipe = Recipe(trainer, max_tokens=3072, seed=seed)
+    recipe = Recipe(trainer, max_tokens=2048, lr=1e-2, weight_decay=0.0, seed=seed)
     train(model, objective, shuffled, recipe)
     return judge(model, shuffled, recipe)
 
