@@ -23,6 +23,9 @@ COMMANDS = {
     "sweep": Command("quantattn.cli.sweep", "search over settings of an experiment; workers share one study"),
     "score": Command("quantattn.cli.score", "apply a trained model to tables; one row a decision comes out"),
     "export": Command("quantattn.cli.export", "write a trained model for other runtimes, as ONNX or for torch.export"),
+    "ensemble": Command(
+        "quantattn.cli.ensemble", "make one model of runs that differ by their seed, judged beside them"
+    ),
     "evaluate": Command("quantattn.cli.evaluate", "judge any table of scores beside baselines; a page comes out"),
     "report": Command("quantattn.cli.report", "set the closing tables of several runs beside each other"),
     "bench": Command("quantattn.cli.bench", "time attention beside its peers, behind the error budget"),

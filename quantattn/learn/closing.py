@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -66,10 +67,21 @@ class Story:
 
 
 def close(
-    prepared: Prepared, target: str, scores: Mapping[str, Tensor], curves: Curves, story: Story, *, seed: int = 0
+    prepared: Prepared,
+    target: str,
+    scores: Mapping[str, Tensor],
+    curves: Curves,
+    story: Story,
+    *,
+    seed: int = 0,
+    method: str = "encoder",
+    beside: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
 ) -> tuple[Table, ReportData]:
-    """The closing table and the report of a model's scores of `target` on the test rows of `prepared`."""
-    table, others = judged(prepared, target, scores, seed=seed)
+    """The closing table and the report of a model's scores of `target` on the test rows of `prepared`.
+
+    `method` is what it is called, and `beside` are scores of other models, which stand in the table as its rivals.
+    """
+    table, others = judged(prepared, target, scores, seed=seed, method=method, beside=beside)
     y, as_of, learning = prepared.test.decisions.targets[target], prepared.as_of["test"], learning_curves(curves)
     baseline = others[table.best_baseline]
     if prepared.classes:
@@ -85,25 +97,38 @@ def close(
 
 
 def judged(
-    prepared: Prepared, target: str, scores: Mapping[str, Tensor], *, seed: int = 0
+    prepared: Prepared,
+    target: str,
+    scores: Mapping[str, Tensor],
+    *,
+    seed: int = 0,
+    method: str = "encoder",
+    beside: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
 ) -> tuple[Table, Mapping[str, Any]]:
-    """The closing table of a model's scores of `target` on the test rows, and name → forecasts of every baseline."""
+    """The closing table of a model's scores of `target` on the test rows, and name → forecasts of every baseline.
+
+    `method` and `beside` as in `close`.
+    """
     y = prepared.test.decisions.targets[target]
     as_of = prepared.as_of["test"]
     blocks = choose_blocks(as_of, prepared.entity["test"], kind=prepared.block_kind)
     if prepared.classes:
-        others = classifiers_beside(prepared, target, seed)
+        others = {name: said["prob"].numpy() for name, said in beside.items()}
+        others |= classifiers_beside(prepared, target, seed)
         bayes = None
         if prepared.bayes is not None:
             bayes = {"log_loss": prepared.bayes.log_loss, "accuracy": prepared.bayes.accuracy}
-        return closing_table(y, as_of, blocks, scores["prob"].numpy(), others, bayes, seed=seed), others
+        prob = scores["prob"].numpy()
+        return closing_table(y, as_of, blocks, prob, others, bayes, method=method, seed=seed), others
     y_train = prepared.train.decisions.targets[target]
     past, now = (prepared.baselines[part]["last_value"] for part in ("train", "test"))
-    forecasts = baseline_values(past, y_train, now)
+    forecasts: dict[str, Any] = {name: said["value"].numpy() for name, said in beside.items()}
+    forecasts |= baseline_values(past, y_train, now)
     if has_words(prepared):
         train, valid, test = (words_of(prepared, part, target) for part in PARTS)
         forecasts |= word_values(train, valid, test, prepared.codes["token"], seed=seed)
-    return regression_table(y, as_of, blocks, scores["value"].numpy(), forecasts, seed=seed), forecasts
+    value = scores["value"].numpy()
+    return regression_table(y, as_of, blocks, value, forecasts, method=method, seed=seed), forecasts
 
 
 def classifiers_beside(prepared: Prepared, target: str, seed: int = 0) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from quantattn.data.prepared import Prepared
-from quantattn.nn import EncoderConfig, Model
+from quantattn.nn import EncoderConfig, Ensemble, Model
 from quantattn.nn.adapters import add_adapters
 from quantattn.nn.transfer import Transfer, parts_of, transfer
 
@@ -67,6 +67,10 @@ def started(model: Model, source: Model, prepared: Prepared) -> Transfer:
     Raises:
         ValueError: they do not fit, or the source had seen what these data are tested on.
     """
+    if isinstance(source, Ensemble):
+        raise ValueError(
+            "tuning.start names an ensemble, whose members have weights of their own; name one of their runs"
+        )
     if source.artefact is None:
         raise ValueError("a model to begin with must come from its folder, which says what its codes mean")
     seen = source.artefact.extra.get("seen_until")

@@ -2,6 +2,7 @@
 
 from quantattn.nn.config import MASKED, MISSING, SIZES, EncoderConfig
 from quantattn.nn.encoder import Encoder
+from quantattn.nn.ensemble import Ensemble
 from quantattn.nn.heads import (
     ClassificationConfig,
     EventsConfig,
@@ -40,6 +41,7 @@ __all__ = [
     "Coles",
     "Encoder",
     "EncoderConfig",
+    "Ensemble",
     "EventsConfig",
     "Gaussian",
     "GaussianConfig",

@@ -22,6 +22,7 @@ from torch import Tensor
 from quantattn import __version__
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.encoder import Encoder
+from quantattn.nn.ensemble import MOST_MEMBERS, Ensemble
 from quantattn.nn.folder import parse_json, read_folder, write_folder
 from quantattn.nn.heads import HeadConfig, head_from_dict, head_to_dict
 from quantattn.nn.model import Artefact, Model
@@ -30,7 +31,7 @@ WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabul
 
 _LARGEST = {WEIGHTS: 1 << 40, CONFIG: 1 << 22, VOCABULARY: 1 << 28, CARD: 1 << 22}
 _LARGEST_HEADER = 1 << 24
-_CLASS = "Model"
+_CLASS, _ENSEMBLE = "Model", "Ensemble"
 
 
 def save_pretrained(
@@ -58,13 +59,15 @@ def save_pretrained(
             something else than a model.
     """
     folder = Path(folder)
-    config = {
+    config: dict[str, Any] = {
         "class": _CLASS,
         "encoder": model.encoder.config.to_dict(),
         # A list, because the order of heads is part of the model and the order of keys is not part of JSON.
         "heads": [{"name": name, **head_to_dict(head)} for name, head in model.head_configs.items()],
         "extra": dict(extra or {}),
     }
+    if isinstance(model, Ensemble):
+        config |= {"class": _ENSEMBLE, "members": len(model.members)}
     try:
         config_json = json.dumps(config, indent=2, allow_nan=False) + "\n"
         parse_json(Path(CONFIG), config_json.encode())
@@ -88,7 +91,7 @@ def load_model(
     attention_backend: str | None = None,
     compile: bool | None = None,
 ) -> Model:
-    """Read a model that `save_pretrained` wrote, in evaluation mode.
+    """Read a model, or an ensemble of models, that `save_pretrained` wrote, in evaluation mode.
 
     Args:
         folder: where it stands.
@@ -101,20 +104,22 @@ def load_model(
     """
     folder = Path(folder)
     contents, library, sha = read_folder(folder, _LARGEST)
-    encoder_config, heads, extra = _read_config(folder / CONFIG, contents[CONFIG])
+    encoder_config, heads, extra, members = _read_config(folder / CONFIG, contents[CONFIG])
     shapes = _check_header(folder / WEIGHTS, contents[WEIGHTS])
     stored = sum(map(prod, shapes.values()))
     # Before anything is built: a description may ask for more memory than the weights beside it could ever fill.
-    if encoder_config.n_parameters > stored:
+    described = encoder_config.n_parameters * (members or 1)
+    if described > stored:
+        what = "an encoder" if members is None else f"{members} encoders"
         raise ValueError(
-            f"{folder / CONFIG} describes an encoder of {encoder_config.n_parameters} parameters, "
-            f"{folder / WEIGHTS} holds {stored}"
+            f"{folder / CONFIG} describes {what} of {described} parameters, {folder / WEIGHTS} holds {stored}"
         )
     changes = {"attention_backend": attention_backend, "compile": compile}
     encoder_config = encoder_config.with_changes(**{name: v for name, v in changes.items() if v is not None})
     with torch.device("meta"):
         try:
-            model = Model(Encoder(encoder_config), heads)
+            built = [Model(Encoder(encoder_config), heads) for _ in range(members or 1)]
+            model = built[0] if members is None else Ensemble(built)
         except ValueError as error:
             raise ValueError(f"{folder / CONFIG} describes no model: {error}") from error
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
@@ -138,12 +143,16 @@ def _weights(model: Model) -> dict[str, Tensor]:
     return weights
 
 
-def _read_config(where: Path, raw: bytes) -> tuple[EncoderConfig, dict[str, HeadConfig], dict[str, Any]]:
+def _read_config(where: Path, raw: bytes) -> tuple[EncoderConfig, dict[str, HeadConfig], dict[str, Any], int | None]:
+    """Encoder, heads, what was stored with them, and of an ensemble the number of its members."""
     config = parse_json(where, raw)
+    members = config.pop("members", None) if isinstance(config, dict) and config.get("class") == _ENSEMBLE else None
     if not isinstance(config, dict) or set(config) != {"class", "encoder", "heads", "extra"}:
         raise ValueError(f"{where} must be an object with the keys class, encoder, heads and extra")
-    if config["class"] != _CLASS:
-        raise ValueError(f"{where} describes a {config['class']!r}; this library knows {_CLASS!r}")
+    if config["class"] not in (_CLASS, _ENSEMBLE):
+        raise ValueError(f"{where} describes a {config['class']!r}; this library knows {_CLASS!r} and {_ENSEMBLE!r}")
+    if config["class"] == _ENSEMBLE and not (type(members) is int and 1 <= members <= MOST_MEMBERS):
+        raise ValueError(f"{where} must give members, 1 to {MOST_MEMBERS}, of an ensemble, got {members!r:.40}")
     if not all(isinstance(config[name], dict) for name in ("encoder", "extra")) or not isinstance(
         config["heads"], list
     ):
@@ -157,7 +166,7 @@ def _read_config(where: Path, raw: bytes) -> tuple[EncoderConfig, dict[str, Head
             heads[plain["name"]] = head_from_dict({k: v for k, v in plain.items() if k != "name"})
     except (ValueError, TypeError) as error:
         raise ValueError(f"{where} describes no model: {error}") from error
-    return encoder, heads, config["extra"]
+    return encoder, heads, config["extra"], members
 
 
 def _check_header(where: Path, raw: bytes) -> dict[str, tuple[int, ...]]:

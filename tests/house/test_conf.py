@@ -332,6 +332,6 @@ def test_root_scripts_and_commands_answer_without_a_traceback(command: str) -> N
 
 def test_help_lists_what_there_is_and_nothing_else() -> None:
     listed = [line.split()[0] for line in usage().split("\n") if line.startswith("  ")]
-    known = ["train", "sweep", "score", "export", "evaluate", "report", "bench"]
+    known = ["train", "sweep", "score", "export", "ensemble", "evaluate", "report", "bench"]
     known += ["validate", "prepare", "changes", "doctor"]
     assert listed == list(COMMANDS) == known
