@@ -13,6 +13,7 @@ from quantattn.cli.settings import DataSettings
 from quantattn.data.market.encode import Unlabelled
 from quantattn.data.protocol.moments import at_moments, read_moments
 from quantattn.data.units import every_event, every_sequence
+from quantattn.evaluate.conformal import Conformal
 from quantattn.nn import Artefact, Model
 from quantattn.score.outputs import Embeddings, Output, Scores
 
@@ -32,6 +33,8 @@ class OutputSettings:
         unit: what a row is: of filings a "filing", or an "item" read by itself; of events a "decision" of the model,
             every "event", or a "sequence", each entity cut every so many events; None: filing or decision.
         as_of: of events, a CSV or Parquet file of moments that are rows instead, with columns entity and as_of.
+        incremental: of events, a folder in which a causal model's states are kept, so that the next job computes what
+            is new, in a table of its own.
     """
 
     data: DataSettings
@@ -39,13 +42,16 @@ class OutputSettings:
     pooling: Literal["mean", "last"] = "mean"
     unit: Unit | None = None
     as_of: str | None = None
+    incremental: str | None = None
 
 
 def output_of(asked: OutputSettings, artefact: Artefact) -> Output:
     """What the job says of each decision."""
     if asked.output == "embeddings":
         return Embeddings(asked.pooling)
-    return Scores(tuple(map(str, json.loads(json.dumps(artefact.extra.get("classes", []))))))
+    kept = artefact.extra.get("conformal")
+    conformal = Conformal.from_dict(kept) if isinstance(kept, Mapping) else None
+    return Scores(tuple(map(str, json.loads(json.dumps(artefact.extra.get("classes", []))))), conformal)
 
 
 def check_unit(asked: OutputSettings) -> None:
@@ -77,7 +83,15 @@ def chooser(asked: OutputSettings, model: Model) -> Callable[[Unlabelled], Unlab
         return lambda made: every_event(made, model.encoder.config.causal)
     if asked.unit == "sequence":
         return every_sequence
-    return lambda made: made
+    return _unmerged if asked.incremental is not None else lambda made: made
+
+
+def _unmerged(made: Unlabelled) -> Unlabelled:
+    if made.merged:
+        raise ValueError(
+            "incremental needs a model of one token an event: its last merged token changes as events follow"
+        )
+    return made
 
 
 def policy_of(asked: OutputSettings, output: Output) -> Mapping[str, Any]:

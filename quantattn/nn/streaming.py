@@ -111,6 +111,9 @@ def go_on(encoder: Encoder, new: PackedBatch, past: Past) -> tuple[Tensor, Past]
             f"{new.n_sequences} sequences and {config.n_layers} layers go on, but the past is of {len(past.lengths)} "
             f"sequences and {len(past.layers)} layers"
         )
+    shape = (int(past.lengths.sum()), config.kv_heads, config.head_size)
+    if any(x.shape != shape for pair in past.layers for x in pair):
+        raise ValueError(f"keys and values of the past must be {shape}, got {[tuple(k.shape) for k, _ in past.layers]}")
     with batch_invariant(encoder):
         going = _Going(past, new.cu_seqlens)
         time = new.time.new_zeros(int(going.cu_whole[-1]))

@@ -14,6 +14,7 @@ from quantattn.batch import PackedBatch
 from quantattn.data.pack import Ints
 from quantattn.data.pack import plan as batches_of
 from quantattn.nn import Model, check_decisions
+from quantattn.score.incremental import Stream
 from quantattn.score.outputs import Output, Scores
 from quantattn.score.plan import Plan, Shard, Work
 
@@ -32,6 +33,7 @@ class Worker:
         deterministic: "batch" gives a decision the same bits whatever the batches are, so `max_tokens` and the shards
             change no score; see `Model.score`.
         output: what is said of each decision.
+        stream: what sequences go on from, and where their states are kept; needs a causal model and "batch".
     """
 
     model: Model
@@ -42,6 +44,7 @@ class Worker:
     autocast: torch.dtype | None = None
     deterministic: bool | Literal["batch"] = True
     output: Output = field(default_factory=Scores)
+    stream: Stream | None = None
 
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
@@ -56,7 +59,10 @@ class Worker:
             ValueError: a decision could see its own future, or the model gives a score that is not finite.
         """
         begin, end = (int(self.work.sequences.first[s]) for s in (shard.first, shard.last))
-        return columns(self.work, self.plan, begin, end, self.scores(shard, refused), self.output)
+        scores = self.scores(shard, refused)
+        if self.stream is not None:
+            self.stream.keep(self.work, self.plan, shard)
+        return columns(self.work, self.plan, begin, end, scores, self.output)
 
     def scores(self, shard: Shard, refused: dict[int, str] | None = None) -> dict[str, Tensor]:
         """Name → scores of the shard's decisions, in the order of their keys.
@@ -99,7 +105,7 @@ class Worker:
             return
         try:
             check_decisions(batch, self.model.encoder.config)
-            said = self._said(batch)
+            keys, said = self._said(batch, indices)
         except ValueError as error:
             if refused is None:
                 raise
@@ -110,13 +116,17 @@ class Worker:
             yield from self._answers(indices[:half], refused)
             yield from self._answers(indices[half:], refused)
             return
-        yield batch.keys, said
+        yield keys, said
 
-    def _said(self, batch: PackedBatch) -> Mapping[str, Tensor]:
-        given, how, dtype = batch.to(self.device), self.deterministic, self.autocast
+    def _said(self, batch: PackedBatch, indices: Ints) -> tuple[Tensor, Mapping[str, Tensor]]:
+        keys, dtype = batch.keys, self.autocast
         with torch.autocast(torch.device(self.device).type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-            said = self.output.said(self.model, given, how)
-        return {name: rows.float() if rows.is_floating_point() else rows for name, rows in said.items()}
+            if self.stream is not None:
+                numbers = indices.tolist()
+                keys, said = self.stream.said(self.model, self.work, batch, numbers, self.output, self.device)
+            else:
+                said = self.output.said(self.model, batch.to(self.device), self.deterministic)
+        return keys, {name: rows.float() if rows.is_floating_point() else rows for name, rows in said.items()}
 
 
 def columns(
