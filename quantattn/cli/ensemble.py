@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from rich.console import Console
+from torch import Tensor
 
 from quantattn.cli import show, terminal
 from quantattn.cli.claim import changed_key
@@ -21,14 +22,17 @@ from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.preparation import check_data, prepare
 from quantattn.cli.report import short_names
 from quantattn.cli.settings import TrainSettings
+from quantattn.data.pack import SequenceSet
 from quantattn.data.prepared import Prepared
+from quantattn.evaluate.conformal import Conformal
 from quantattn.evaluate.report import write_report
 from quantattn.learn.closing import Story, close, figures_of
+from quantattn.learn.completing import arrays, placed
+from quantattn.learn.coverage import with_coverage
 from quantattn.learn.files import write_json, write_text
 from quantattn.learn.folder import commit, environment, holding
 from quantattn.learn.keeping import described_data
 from quantattn.learn.predict import predict
-from quantattn.learn.run import placed
 from quantattn.nn import Ensemble, Model, load_model, save_pretrained
 
 ALIKE = ("data", "labels", "splits")
@@ -114,19 +118,38 @@ def judge(members: list[Member], ensemble: Ensemble, out: Path, console: Console
     trials = [member.model.artefact.extra.get("trials") for member in members if member.model.artefact is not None]
     most = {"trials": max(each for each in trials if isinstance(each, int))} if any(trials) else {}
     names = [member.name for member in members]
+    extra: dict[str, Any] = {**artefact.extra, "members": names, **most}
+    if asked.conformal is not None:  # how wide the mean has to be, not a member
+        extra |= {"conformal": calibrated_on(prepared, ensemble, asked, asked.conformal).as_dict()}
     card = f"# {asked.title}: ensemble\n\n{asked.question}\n\nThe mean of {len(members)} runs: {', '.join(names)}.\n"
     save_pretrained(
         ensemble.cpu(),
         out / "model",
         vocabulary_json=artefact.vocabulary_json,
         card=card,
-        extra={**artefact.extra, "members": names, **most},
+        extra=extra,
     )
     if not test:
         write_json(out / "metrics.json", {"figures": {}, "table": None, "members": {}})
         console.print(f"model  {out / 'model'}")
         return DONE
-    return _tested(members, ensemble, prepared, asked, described, out, console)
+    return _tested(members, ensemble, prepared, asked, described, extra, out, console)
+
+
+def calibrated_on(prepared: Prepared, ensemble: Ensemble, asked: TrainSettings, level: float) -> Conformal:
+    """How wide the ensemble's sets or intervals are, by the validation rows."""
+    target = next(iter(ensemble.decision_heads()))
+    return Conformal.fitted(
+        arrays(scored(ensemble, prepared.valid, asked)), prepared.valid.decisions.targets[target], level
+    )
+
+
+def scored(model: Model, part: SequenceSet, asked: TrainSettings) -> dict[str, Tensor]:
+    """The scores of a part, computed as its run computes."""
+    device, half = placed(asked.trainer)
+    tokens = asked.data.max_tokens_per_batch
+    most = asked.data.max_seq_len if tokens == "auto" else int(tokens)
+    return predict(model, part, most, device=device, autocast=half)
 
 
 def _tested(
@@ -135,16 +158,14 @@ def _tested(
     prepared: Prepared,
     asked: TrainSettings,
     described: Mapping[str, str],
+    extra: Mapping[str, Any],
     out: Path,
     console: Console,
 ) -> int:
     """The closing table and the report on the test rows."""
-    device, half = placed(asked.trainer)
-    tokens = asked.data.max_tokens_per_batch
-    most = asked.data.max_seq_len if tokens == "auto" else int(tokens)
-    (target,) = list(ensemble.decision_heads())[:1]
-    said = {m.name: predict(m.model, prepared.test, most, device=device, autocast=half) for m in members}
-    whole = predict(ensemble, prepared.test, most, device=device, autocast=half)
+    target = next(iter(ensemble.decision_heads()))
+    said = {member.name: scored(member.model, prepared.test, asked) for member in members}
+    whole = scored(ensemble, prepared.test, asked)
     story = Story(
         f"{asked.title}: ensemble of {len(members)}",
         asked.question,
@@ -154,10 +175,11 @@ def _tested(
         created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     table, report = close(prepared, target, whole, {}, story, method="ensemble", beside=said)
+    report, found = with_coverage(report, extra, arrays(whole), prepared.test.decisions.targets[target])
     write_report(out / "report.html", report)
     losses = {member.name: table.row(member.name).figures[table.loss].value for member in members}
     mean = sum(losses.values()) / len(losses)
-    figures = {**figures_of(table), f"members/{table.loss}": mean}
+    figures = {**figures_of(table), **found, f"members/{table.loss}": mean}
     write_json(out / "metrics.json", {"figures": figures, "table": table.to_dict(), "members": losses})
     show.closing(console, table)
     title = next(metric.title for metric in table.metrics if metric.name == table.loss)

@@ -105,11 +105,13 @@ def score_tables(config: DictConfig) -> int:
     work, stream = only_new(asked, work, model, policy, out)
     if stream is not None and not len(work.as_of):
         return DONE
+    # Constants of the table, for who reads it: of how many trials the model is the best; of embeddings whether the
+    # table is whole, and from when on it may be used.
+    constant = {"trials": artefact.extra.get("trials")}
     if asked.output == "embeddings":
-        # Constants of the table, for who reads it: whether it is whole, and from when on it may be used.
         constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
-        columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
-        work = replace(work, described={**work.described, **columns})
+    columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
+    work = replace(work, described={**work.described, **columns})
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)

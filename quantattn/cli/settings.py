@@ -152,6 +152,7 @@ class TrainSettings:
     train: bool = True
     test: bool = True
     calibrate: bool = False
+    conformal: float | None = None
     optimized_metric: str | None = None
     trials: int | None = None
     print_config: bool = False
@@ -161,5 +162,7 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got {self.seed}")
+        if self.conformal is not None and not 0 < self.conformal < 1:
+            raise ValueError(f"conformal must be a share between 0 and 1, such as 0.9, got {self.conformal}")
         if self.trials is not None and self.trials < 1:
             raise ValueError(f"trials must count this run too, so it is 1 or more, got {self.trials}")

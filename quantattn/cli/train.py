@@ -97,6 +97,8 @@ def build(asked: TrainSettings) -> dict[str, Any]:
     check_goal(asked, objective)
     if asked.calibrate and (objective.goal != "classes" or asked.objective.get("ordinal")):
         raise UsageError("calibrate=true scales the logits of classes; it goes with objective=outcome or focal")
+    if asked.conformal is not None and objective.goal == "data":
+        raise UsageError("conformal=… makes sets of classes and intervals of values; this objective predicts neither")
     splits = instantiate(asked.splits, "splits", allow)
     check_fold(asked, splits)
     try:
@@ -252,9 +254,12 @@ def run_settings(
     asked: TrainSettings, given: Mapping[str, Any], prepared: Prepared, exactness: Exactness | None
 ) -> RunSettings:
     """What the run is told beside its data, its encoder and its objective."""
+    from quantattn.learn.completing import require_rows
     from quantattn.learn.folder import redact
     from quantattn.learn.run import RunSettings
 
+    if asked.conformal is not None:
+        require_rows(prepared, asked.conformal)
     auto = asked.data.max_tokens_per_batch == "auto"  # then `with_budget` says how many
     shown = redact(dict(given))
     described = {name: str(value) for name, value in leaves(shown) if not name.startswith(("paths", "hydra"))}
@@ -271,6 +276,7 @@ def run_settings(
         exactness=exactness,
         tuning=asked.tuning,
         calibrate=asked.calibrate,
+        conformal=asked.conformal,
         trials=asked.trials,
     )
 

@@ -20,11 +20,13 @@ from quantattn.evaluate import Table, write_report
 from quantattn.learn.budget import find_budget, within_memory
 from quantattn.learn.checkpoint import load_weights
 from quantattn.learn.closing import Exactness, Story, close, figures_of
+from quantattn.learn.completing import arrays, calibrated, completed, placed
+from quantattn.learn.coverage import with_coverage
 from quantattn.learn.datamodule import PreparedData, epoch_batches, shared
 from quantattn.learn.files import write_json
 from quantattn.learn.fit import ALONE, Fitted, Progress, fit
 from quantattn.learn.folder import LOADER, commit, environment
-from quantattn.learn.history import curves, read_rows
+from quantattn.learn.history import curves
 from quantattn.learn.keeping import described_data, keep
 from quantattn.learn.module import OptimizerFactory, Training
 from quantattn.learn.optimisers import Schedule
@@ -35,9 +37,6 @@ from quantattn.learn.rows import training_rows
 from quantattn.learn.trainer import TrainerSettings
 from quantattn.learn.tuning import Tuning, like, restrain, started, summary
 from quantattn.nn import Encoder, EncoderConfig, Model, Objective, load_model
-from quantattn.nn.adapters import merge_adapters
-from quantattn.nn.heads.decision import ClassificationHead
-from quantattn.nn.temperature import fitted_temperature, fold_temperature
 from quantattn.nn.transfer import Transfer
 
 
@@ -62,6 +61,7 @@ class RunSettings:
         exactness: what was found of the attention that the run uses; None when nobody looked.
         tuning: what it takes up of another model, and what of it is trained.
         calibrate: scale the temperature of classes on the validation rows.
+        conformal: share of outcomes that sets or intervals should hold, calibrated on the validation rows.
         trials: runs that this one was chosen from, itself included; None when nobody said.
     """
 
@@ -77,6 +77,7 @@ class RunSettings:
     exactness: Exactness | None = None
     tuning: Tuning = Tuning()  # noqa: RUF009  # frozen
     calibrate: bool = False
+    conformal: float | None = None
     trials: int | None = None
 
 
@@ -157,9 +158,8 @@ def run(
     else:
         load_weights(module, resume)
     model = module.model
-    figures = completed(model, prepared, settings, fitted)
-    if fitted is not None:
-        figures |= of_validation(folder, fitted)
+    figures = completed(model, prepared, settings, fitted, folder)
+    settings = calibrated(model, prepared, settings)
     begun = () if taken is None else taken.sentences()
     _keep(model, folder, prepared, settings, fitted)
     table = None
@@ -199,32 +199,6 @@ def begin(
     model = Model(Encoder(encoder), objective.heads(encoder, prepared.classes))
     taken = None if source is None else started(model, source, prepared)
     return model, taken, restrain(model, tuning)
-
-
-def completed(model: Model, prepared: Prepared, settings: RunSettings, fitted: Fitted | None) -> dict[str, float]:
-    """Merge adapters, and scale the temperature of classes on the validation rows if asked; figures of the training."""
-    merge_adapters(model)
-    figures = {} if fitted is None else {"valid/loss": fitted.best_value, "seconds": fitted.seconds}
-    for name, head in model.decision_heads().items() if settings.calibrate else ():
-        if isinstance(head, ClassificationHead):
-            device, half = placed(settings.trainer)
-            prob = predict(model, prepared.valid, settings.max_tokens, device=device, autocast=half)["prob"]
-            figures["temperature"] = fitted_temperature(prob, torch.tensor(prepared.valid.decisions.targets[name]))
-            fold_temperature(head, figures["temperature"])
-    return figures
-
-
-def of_validation(folder: Path, fitted: Fitted) -> dict[str, float]:
-    """What the history has of the validation that chose the weights, beside the loss: `valid/accuracy` and the like."""
-    rows = read_rows(folder / "metrics.csv") if fitted.best_step >= 0 else []
-    found = {name: value for step, name, value in rows if step == fitted.best_step and name.startswith("valid/")}
-    return {name: value for name, value in found.items() if name != "valid/loss"}
-
-
-def placed(trainer: TrainerSettings) -> tuple[str, torch.dtype | None]:
-    """Where a trained model runs, and the dtype of its autocast."""
-    device = "cuda" if trainer.accelerator == "gpu" else "cpu"
-    return device, torch.bfloat16 if trainer.precision.startswith("bf16") else None
 
 
 def _fit(
@@ -293,15 +267,18 @@ def evaluate(
         created=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     learning = curves(folder / "metrics.csv")
-    heads = module.model.decision_heads()
+    heads, found = module.model.decision_heads(), dict[str, float]()
     if heads:
         scores = predict(module.model, prepared.test, settings.max_tokens, device=device, autocast=half)
-        table, report = close(prepared, next(iter(heads)), scores, learning, story, seed=settings.seed)
+        target = next(iter(heads))
+        table, report = close(prepared, target, scores, learning, story, seed=settings.seed)
+        outcome = prepared.test.decisions.targets[target]
+        report, found = with_coverage(report, settings.card, arrays(scores), outcome)
     else:
         model = module.model.to(device).eval()
         table, report = close_pretraining(prepared, model, module.objective, learning, story, seed=settings.seed)
     write_report(folder / "report.html", report)
-    return table, figures_of(table)
+    return table, figures_of(table) | found
 
 
 def chosen_from(trials: int | None) -> tuple[str, ...]:

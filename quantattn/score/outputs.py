@@ -15,6 +15,7 @@ from arro3.core import Array, list_array
 from torch import Tensor
 
 from quantattn.batch import PackedBatch
+from quantattn.evaluate.conformal import Conformal
 from quantattn.nn import Model
 
 Order = bool | Literal["batch"]
@@ -41,9 +42,15 @@ class Output(Protocol):
 
 @dataclass(frozen=True)
 class Scores:
-    """What the model's heads say, see `Model.score`; `classes` are names for columns of probabilities, () for none."""
+    """What the model's heads say, see `Model.score`.
+
+    Attributes:
+        classes: names for columns of probabilities, () for none.
+        conformal: how wide the model's sets or intervals are; None for a model that has none.
+    """
 
     classes: tuple[str, ...] = ()
+    conformal: Conformal | None = None
 
     @property
     def policy(self) -> Mapping[str, Any]:
@@ -62,13 +69,32 @@ class Scores:
         return model.score(batch, deterministic=order, states=states)
 
     def columns(self, name: str, values: Tensor) -> Mapping[str, Any]:
-        """`prob_<class>`, `value` and the like, float32; `embedding` is a list."""
+        """`prob_<class>`, `value` and the like, float32; `embedding` is a list.
+
+        Of a model with conformal sets or intervals `set_<class>`, bool, or `low` and `high`, float64, beside them.
+        """
+        return {**self._said(name, values), **self._around(name, values)}
+
+    def _around(self, name: str, values: Tensor) -> Mapping[str, Any]:
+        if self.conformal is None or name != self.conformal.score:
+            return {}
+        if name == "prob":
+            inside = torch.tensor(self.conformal.sets(values.numpy()))
+            return by_label("set", inside, self._labels(inside))
+        ends = self.conformal.intervals(values.numpy())
+        return {where: plain(torch.tensor(each)) for where, each in zip(("low", "high"), ends, strict=True)}
+
+    def _labels(self, values: Tensor) -> Sequence[str]:
+        named = len(self.classes) == values.shape[1]
+        return self.classes if named else tuple(map(str, range(values.shape[1])))
+
+    def _said(self, name: str, values: Tensor) -> Mapping[str, Any]:
         if values.ndim == 1:
             return {name: plain(values)}
         if name == "embedding":
             return {name: lists(values)}
-        named = name.endswith("prob") and len(self.classes) == values.shape[1]
-        return by_label(name, values, self.classes if named else tuple(map(str, range(values.shape[1]))))
+        numbers = tuple(map(str, range(values.shape[1])))
+        return by_label(name, values, self._labels(values) if name.endswith("prob") else numbers)
 
 
 @dataclass(frozen=True)
