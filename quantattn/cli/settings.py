@@ -156,6 +156,7 @@ class TrainSettings:
     optimized_metric: str | None = None
     trials: int | None = None
     print_config: bool = False
+    licence: str = "unknown"
     shards: str | None = None
     allow_targets: tuple[str, ...] = ()
 
@@ -166,3 +167,5 @@ class TrainSettings:
             raise ValueError(f"conformal must be a share between 0 and 1, such as 0.9, got {self.conformal}")
         if self.trials is not None and self.trials < 1:
             raise ValueError(f"trials must count this run too, so it is 1 or more, got {self.trials}")
+        if not self.licence.strip() or "\n" in self.licence:
+            raise ValueError(f"licence must be one line in words, got {self.licence!r:.80}")

@@ -278,6 +278,7 @@ def run_settings(
         calibrate=asked.calibrate,
         conformal=asked.conformal,
         trials=asked.trials,
+        licence=asked.licence,
     )
 
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from quantattn.data.prepared import Prepared
+from quantattn.learn.card import parts_of
 from quantattn.learn.closing import Exactness
 from quantattn.nn import Model, save_pretrained
 
 
 def keep(
-    model: Model,
-    folder: Path,
-    prepared: Prepared,
-    *,
-    title: str,
-    question: str,
-    said: Sequence[str],
-    extra: Mapping[str, Any],
-    exactness: Exactness | None,
+    model: Model, folder: Path, prepared: Prepared, *, card: str, extra: Mapping[str, Any], exactness: Exactness | None
 ) -> None:
     """Write the model folder.
 
@@ -29,27 +21,16 @@ def keep(
         model: moved to the CPU.
         folder: where it stands.
         prepared: the data that it was trained on.
-        title: of its card.
-        question: what it predicts.
-        said: further lines of the card.
+        card: what it says of itself.
         extra: plain values to keep with it.
         exactness: of the attention that it was trained with.
     """
-    lines = [
-        f"# {title}",
-        "",
-        question,
-        "",
-        f"- trained on {len(prepared.train.decisions):,} decisions, chosen on {len(prepared.valid.decisions):,}",
-        f"- data: {json.dumps(dict(prepared.hashes), sort_keys=True)}",
-        *(f"- {line}" for line in said),
-    ]
     certified = {} if exactness is None else named(exactness.document)
     save_pretrained(
         model.cpu(),
         folder,
         vocabulary_json=prepared.vocabulary_json,
-        card="\n".join(lines) + "\n",
+        card=card,
         extra={**extra, **certified, **seen_until(prepared)},
     )
 
@@ -82,8 +63,9 @@ def named(certificate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_data(prepared: Prepared) -> dict[str, Any]:
-    """Counts, hashes and audit of the data, as plain values."""
+    """Counts, windows of time, universe, hashes and audit of the data, as plain values."""
     return {
+        **parts_of(prepared),
         "counts": dict(prepared.counts),
         "dropped": dict(prepared.dropped),
         "hashes": dict(prepared.hashes),

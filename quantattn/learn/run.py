@@ -18,6 +18,7 @@ from torch import nn
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import Table, write_report
 from quantattn.learn.budget import find_budget, within_memory
+from quantattn.learn.card import Card
 from quantattn.learn.checkpoint import load_weights
 from quantattn.learn.closing import Exactness, Story, close, figures_of
 from quantattn.learn.completing import arrays, calibrated, completed, placed
@@ -63,6 +64,7 @@ class RunSettings:
         calibrate: scale the temperature of classes on the validation rows.
         conformal: share of outcomes that sets or intervals should hold, calibrated on the validation rows.
         trials: runs that this one was chosen from, itself included; None when nobody said.
+        licence: of the data, in words, for the model's card.
     """
 
     title: str
@@ -79,6 +81,7 @@ class RunSettings:
     calibrate: bool = False
     conformal: float | None = None
     trials: int | None = None
+    licence: str = "unknown"
 
 
 @dataclass(frozen=True)
@@ -134,10 +137,9 @@ def run(
     random.seed(settings.seed)  # a checkpoint keeps the state of this generator too
     torch.manual_seed(settings.seed)
     model, taken, frozen = begin(encoder, objective, prepared, settings.tuning)
-    if alone_here:
-        write_json(folder / "environment.json", environment())
-        write_json(folder / "data.json", described_data(prepared))
-        write_json(folder / "tuning.json", summary(taken, model))
+    documents = {"environment": environment(), "data": described_data(prepared), "tuning": summary(taken, model)}
+    for name, document in documents.items() if alone_here else ():
+        write_json(folder / f"{name}.json", document)
     total = total_steps(prepared, settings)
     module = Training(
         model,
@@ -161,31 +163,35 @@ def run(
     figures = completed(model, prepared, settings, fitted, folder)
     settings = calibrated(model, prepared, settings)
     begun = () if taken is None else taken.sentences()
-    _keep(model, folder, prepared, settings, fitted)
     table = None
-    if settings.test:
-        table, found = evaluate(folder, prepared, module, settings, begun)
-        figures |= found
-    write_json(folder / "metrics.json", {"figures": figures, "table": None if table is None else table.to_dict()})
+    try:
+        if settings.test:
+            table, found = evaluate(folder, prepared, module, settings, begun)
+            figures |= found
+    finally:  # what was trained is kept also where its evaluation fails
+        documents["metrics"] = {"figures": figures, "table": None if table is None else table.to_dict()}
+        _keep(model, folder, prepared, settings, documents)
+    write_json(folder / "metrics.json", documents["metrics"])
     return Outcome(fitted, table, figures, begun)
 
 
-def _keep(model: Model, folder: Path, prepared: Prepared, settings: RunSettings, fitted: Fitted | None) -> None:
-    said = []
-    if settings.trials is not None:
-        said.append(f"chosen from {settings.trials:,} trials")
-    if fitted is not None and fitted.best_step >= 0:
-        said.append(f"best validation loss {fitted.best_value:.5f} at step {fitted.best_step}")
-    keep(
-        model,
-        folder / "model",
-        prepared,
+def _keep(
+    model: Model, folder: Path, prepared: Prepared, settings: RunSettings, documents: Mapping[str, Mapping[str, Any]]
+) -> None:
+    card = Card(
         title=settings.title,
         question=settings.question,
-        said=said,
-        extra={**settings.card, **({} if settings.trials is None else {"trials": settings.trials})},
-        exactness=settings.exactness,
+        licence=settings.licence,
+        settings=settings.card,
+        causal=model.encoder.config.causal,
+        data=documents["data"],
+        metrics=documents["metrics"],
+        environment=documents["environment"],
+        certificate=None if settings.exactness is None else settings.exactness.document,
+        trials=settings.trials,
     )
+    extra = {**settings.card, **({} if settings.trials is None else {"trials": settings.trials})}
+    keep(model, folder / "model", prepared, card=card.text(), extra=extra, exactness=settings.exactness)
 
 
 def begin(

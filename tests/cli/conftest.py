@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_run import SMALL, call
 
 
 @pytest.fixture
@@ -37,3 +38,13 @@ def here() -> Callable[..., object]:
         return answers.pop()
 
     return call
+
+
+@pytest.fixture(scope="session")
+def kept_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small run that has ended; tests that change it take a copy."""
+    folder = tmp_path_factory.mktemp("kept") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        given = [f"paths.output_dir={folder}", 'licence="made data, free for any use"', "trials=7"]
+        assert call(patch, "train", *SMALL, *given) == 0
+    return folder
