@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAJORITY, PERSISTENCE, IMBALANCE, LOGISTIC = "majority class", "persistence", "last imbalance", "logistic regression"
-HISTORY, RECALIBRATED = "history", "recalibrated history"
+MEAN, HISTORY, RECALIBRATED = "training mean", "history", "recalibrated history"
 
 
 def labelled_rows(y: ArrayLike, n_classes: int) -> tuple[Ints, NDArray[np.bool_]]:
@@ -302,8 +302,13 @@ class Recalibrated:
 
 
 def baseline_values(history_train: ArrayLike, y_train: ArrayLike, history_test: ArrayLike) -> dict[str, Floats]:
-    """The regression baselines on test rows: the history value itself, and recalibrated on training rows."""
+    """The regression baselines on test rows: the history value itself, recalibrated on training rows, and their mean.
+
+    Without the mean, which knows no history, a model that says nothing else would beat a line fitted to noise.
+    """
+    now = finite(history_test, "history")
     return {
-        HISTORY: finite(history_test, "history"),
-        RECALIBRATED: Recalibrated.fit(history_train, y_train).predict(history_test),
+        HISTORY: now,
+        RECALIBRATED: Recalibrated.fit(history_train, y_train).predict(now),
+        MEAN: np.full(now.size, np.nanmean(np.asarray(y_train, np.float64))),
     }

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from quantattn.evaluate import IGNORE, baseline_probabilities, baseline_values
+from quantattn.evaluate import IGNORE, baseline_probabilities, baseline_values, choose_blocks, regression_table
 from quantattn.evaluate.baselines import LastImbalance, Logistic, Majority, Persistence, Recalibrated
 
 
@@ -172,3 +172,25 @@ def test_recalibrated_history_is_least_squares() -> None:
     assert found["recalibrated history"] == pytest.approx(theirs.predict(history[:5, None]))
     flat = Recalibrated.fit(np.full(10, 0.1), np.arange(10.0))
     assert (flat.slope, flat.intercept) == (0, 4.5)
+
+
+def test_the_mean_stands_among_the_baselines_of_values() -> None:
+    found = baseline_values([1.0, 2.0, 3.0, 4.0], [2.0, np.nan, 3.0, 7.0], [5.0, 6.0])
+    assert found["training mean"].tolist() == [4.0, 4.0]
+
+
+def test_a_forecast_of_the_mean_alone_is_never_called_better() -> None:
+    """Least squares on noise is in truth worse than a mean; a model that knows no more shall have nothing of it."""
+    called = {True: 0, False: 0}
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        past, y, now, outcome = rng.normal(size=(4, 80))
+        others = baseline_values(past, y, now)
+        for whole in called:
+            beside = others if whole else {name: v for name, v in others.items() if name != "training mean"}
+            blocks = choose_blocks(np.arange(80))
+            model = np.full(80, y.mean())
+            table = regression_table(outcome, np.arange(80), blocks, model, beside, replicates=100)
+            called[whole] += table.skill.excludes(0) and table.skill.value > 0
+    assert called[True] == 0
+    assert called[False] > 2, "more often than a 95 % interval may be wrong on one side"
