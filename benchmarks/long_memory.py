@@ -49,8 +49,10 @@ RESULTS = Path(__file__).parent / "results"
 FIELDS = ("kind", "side", "size", "price", "mid_move")
 ENCODER, CUT = "encoder", "encoder, context cut"
 METHODS = (ENCODER, *MAKERS, CUT)
-EVENTS = {200: 65_536, 2_000: 131_072, 16_000: 524_288, 50_000: 1_048_576}
+EVENTS = {200: 65_536, 2_000: 131_072, 16_000: 524_288, 50_000: 1_572_864}
 """Distance → events of each of 32 entities; decisions are eight in a little more than the distance."""
+FAR = 10_000
+"""From this distance on decisions are few, and more of them are kept for the test."""
 RATES = {"tiny": 3e-3, "small": 1e-3, "base": 5e-4, "long": 5e-4}
 """Size → peak learning rate, of every method."""
 KEY = ("distance", "method", "size", "seed", "budget", "events", "copies")
@@ -116,7 +118,7 @@ def market_of(distance: int, events: int, copies: int, cut: bool) -> Prepared:
         fields=FIELDS,
         min_context=seen,
         max_seq_len=seen + market.channels * market.cycle,  # all decisions of an epoch in one sequence
-        split=WalkForward(test=0.1, valid=0.05),
+        split=WalkForward(test=0.1 if distance < FAR else 0.25, valid=0.05),
     )
 
 
