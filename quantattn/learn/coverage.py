@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from numpy.typing import ArrayLike
-
 from quantattn.evaluate.conformal import Conformal
 from quantattn.evaluate.report import Cell, ReportData, Sheet
 
 
 def with_coverage(
-    report: ReportData, kept: Mapping[str, Any], said: Mapping[str, ArrayLike], outcome: ArrayLike
+    report: ReportData, kept: Mapping[str, Any], said: Mapping[str, Any], outcome: Any
 ) -> tuple[ReportData, dict[str, float]]:
     """The report with a table of coverage on the test rows, and the same as figures; both as they were without one.
 
