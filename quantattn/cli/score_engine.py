@@ -16,6 +16,7 @@ from rich.console import Console
 
 from quantattn.cli import show
 from quantattn.cli.errors import UsageError
+from quantattn.score.cluster import Cluster
 from quantattn.score.crew import Alone, Crew, OnBad, Recipe
 from quantattn.score.installed import processor
 from quantattn.score.processes import Processes
@@ -105,6 +106,8 @@ def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -
 
 
 def _crew(asked: EngineSettings, recipe: Recipe, model: Any, stack: ExitStack) -> Crew:
+    if asked.engine == "ray":
+        return Cluster(recipe, asked.workers, asked.devices[0].startswith("cuda"))
     if len(asked.devices) == 1:
         stack.enter_context(_threads(asked.threads))
         return Alone(Worker(model, device=asked.devices[0], **recipe.given), recipe.out, recipe.on_bad)

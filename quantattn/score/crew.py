@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from quantattn.nn import load_model
-from quantattn.score.plan import Plan, Shard
+from quantattn.score.installed import installed, processor
+from quantattn.score.plan import Plan, Shard, changed
 from quantattn.score.quarantine import judged
 from quantattn.score.sink import QUARANTINE, DeltaSink
 from quantattn.score.worker import Worker
@@ -85,8 +86,14 @@ class Recipe:
         """A worker on a device.
 
         Raises:
-            ValueError: the folder holds another model than was planned with.
+            ValueError: the folder holds another model than was planned with, or this installation or machine would give
+                other bits than the one that planned.
         """
+        planned = self.plan.described
+        here = {"code": dict(installed()), "policy": {**planned["policy"], "processor": processor(device)}}
+        there = {"code": planned["code"], "policy": {"processor": here["policy"]["processor"], **planned["policy"]}}
+        if here != there:
+            raise ValueError(f"a worker would not compute what was planned: {changed(there, here)}")
         model = load_model(self.model, attention_backend=self.attention_backend)
         assert model.artefact is not None
         if model.artefact.sha != self.plan.model_sha:
@@ -111,6 +118,13 @@ def write_shard(worker: Worker, sink: DeltaSink, shard: Shard, on_bad: OnBad = "
         DeltaSink(sink.folder / QUARANTINE, sink.plan).write(shard.name, refused)
     what: Literal["written", "found"] = "written" if sink.write(shard.name, rows) else "found"
     return Outcome(shard, what, 0 if refused is None else refused.num_rows)
+
+
+def told(error: BaseException | None) -> Exception:
+    """An error from another process in the class that its sentence is printed for: what else it carries stays there."""
+    kinds = (ValueError, ArithmeticError, MemoryError, RuntimeError)
+    kind = next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
+    return kind(str(error) or type(error).__name__)
 
 
 class Alone:

@@ -18,10 +18,13 @@ DECIDING: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "attention": ("attention/**/*.py",),
         "nn": ("nn/**/*.py",),
         "batches": ("batch.py", "data/carried.py", "data/mapped.py", "data/pack.py", "data/plan.py"),
-        "score": ("score/outputs.py", "score/worker.py"),
+        "score": ("score/*.py",),
     }
 )
 """Name → patterns of the files between tokens and a score. What comes before, the tokens, is hashed itself."""
+
+CARRYING = frozenset(f"score/{name}.py" for name in ("cluster", "crew", "processes", "run", "share", "sink"))
+"""Files that carry shards about and compute nothing of them."""
 
 
 @functools.lru_cache  # one job is of one installation, whoever edits it meanwhile
@@ -47,6 +50,7 @@ def processor(device: str) -> str:
 def _sha256(patterns: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for file in sorted({file for pattern in patterns for file in _PACKAGE.glob(pattern)}):
-        content = file.read_bytes()
-        digest.update(f"{file.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode() + content)
+        name, content = file.relative_to(_PACKAGE).as_posix(), file.read_bytes()
+        if name not in CARRYING:
+            digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()

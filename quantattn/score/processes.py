@@ -14,7 +14,7 @@ from multiprocessing.context import SpawnProcess
 
 import torch
 
-from quantattn.score.crew import Outcome, Recipe, write_shard
+from quantattn.score.crew import Outcome, Recipe, told, write_shard
 from quantattn.score.plan import Shard
 from quantattn.score.sink import DeltaSink
 
@@ -131,10 +131,7 @@ def _work(recipe: Recipe, device: str, pipe: Connection) -> None:
     except EOFError:
         return
     except (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError) as error:
-        # In the parent's words and class: what else an exception carries need not survive the way.
-        kinds = (ValueError, ArithmeticError, MemoryError, RuntimeError)
-        kind = next((kind for kind in kinds if isinstance(error, kind)), RuntimeError)
-        pipe.send(Outcome(shard, "failed", error=kind(str(error) or type(error).__name__)))
+        pipe.send(Outcome(shard, "failed", error=told(error)))
         pipe.recv()  # stay until it is heard
 
 
