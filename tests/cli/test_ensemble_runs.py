@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -20,7 +21,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("seeds")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        assert call(patch, "train", *SMALL, "trainer.max_steps=3", "test=false", "-m", "seed=1,2") == 0
+        assert call(patch, "train", *SMALL, "trainer.max_steps=3", "conformal=0.8", "test=false", "-m", "seed=1,2") == 0
         (multirun,) = (place / "runs" / "synthetic" / "multirun").iterdir()
         assert call(patch, "ensemble", str(multirun), "--out", str(place / "ensemble")) == 0
     return multirun
@@ -44,7 +45,13 @@ def test_a_multirun_becomes_one_model_that_is_judged_beside_its_members(seeds: P
     assert model.artefact is not None
     first = load_model(seeds / "0" / "model").artefact
     assert first is not None
-    assert dict(model.artefact.extra) == {**first.extra, "members": ["seed 1 (0)", "seed 2 (1)"]}
+    own: Any = model.artefact.extra["conformal"]
+    assert dict(model.artefact.extra) == {**first.extra, "members": ["seed 1 (0)", "seed 2 (1)"], "conformal": own}
+    assert own["radius"] != first.extra["conformal"]["radius"], "it is the mean that is calibrated"  # type: ignore[index]
+    assert own["rows"] == 11
+    figures = metrics["figures"]
+    assert figures["test/coverage_low"] <= figures["test/coverage"] <= figures["test/coverage_high"]
+    assert "Conformal coverage" in (folder / "report.html").read_text()
 
 
 def test_its_scores_have_their_spread_beside_them(seeds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +66,10 @@ def test_its_scores_have_their_spread_beside_them(seeds: Path, tmp_path: Path, m
     apart = (one["prob_up"] - two["prob_up"]).abs() / 2
     assert (whole["spread_prob_up"] - apart).abs().max() < 1e-6
     assert whole["disagreement"].min() >= 0
+    kept: Any = load_model(seeds.parents[3] / "ensemble" / "model").artefact.extra["conformal"]  # type: ignore[union-attr]
+    for name in ("down", "up"):
+        assert whole[f"set_{name}"].to_list() == [1 - p <= kept["radius"] for p in whole[f"prob_{name}"].to_list()]
+    assert "trials" not in whole.columns
 
 
 def test_what_makes_no_ensemble_is_refused_and_leaves_nothing(
@@ -77,6 +88,12 @@ def test_what_makes_no_ensemble_is_refused_and_leaves_nothing(
         assert not out.exists()
 
     refused(2, "a run is named twice", first, first)
+    assert call(monkeypatch, "train", *SMALL, "conformal=0.99", f"paths.output_dir={out}") == 1
+    assert "conformal=0.99 needs 99 validation rows with an outcome or more, there are 11" in capsys.readouterr().err
+    assert not (out / "checkpoints").exists(), "before anything is trained"
+    shutil.rmtree(out)
+    assert call(monkeypatch, "train", *SMALL, "conformal=90", f"paths.output_dir={out}") == 2
+    assert "conformal must be a share between 0 and 1, such as 0.9, got 90" in capsys.readouterr().err
     refused(2, "empty is no run that has ended", first, str(tmp_path / "empty"))
     config = (other / "config.yaml").read_text()
     (other / "config.yaml").write_text(config.replace("n_bins: 8", "n_bins: 9"))

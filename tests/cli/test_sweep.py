@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
@@ -97,9 +98,17 @@ def test_the_best_trial_is_evaluated_with_the_count_in_its_report_and_its_model(
         load_model(folder_of(searched) / name / "model") for name in (str(account_of(searched)["best"]), "best")
     )
     assert all((trained.state_dict()[name] == value).all() for name, value in kept.state_dict().items())
-    table: Any = pytest.importorskip("polars").LazyFrame({"score": [1.0]})
+    table = pl.LazyFrame({"score": [1.0]})
     for said in (folder_of(searched), best, best / "model"):
         assert trials_of(str(said), table) == 3
+    assert trials_of("7", table) == 7
+    assert trials_of(None, table) is None
+    carried = pl.LazyFrame({"score": [1.0, 2.0], "trials": [3, 3]})  # as score.py writes for such a model
+    assert trials_of(None, carried) == 3
+    with pytest.raises(UsageError, match="was chosen from 3 trials"):
+        trials_of("2", carried)
+    with pytest.raises(UsageError, match="neither a number nor a folder"):
+        trials_of("few", table)
     page = (folder_of(searched) / "sweep.html").read_text()
     assert page.count("<svg") == 1
     assert f"Trial {account_of(searched)['best']} is the best of 3." in page
