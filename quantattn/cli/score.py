@@ -17,7 +17,6 @@ from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
 from quantattn.cli.score_engine import EngineSettings, carry_out
-from quantattn.cli.score_incremental import check_incremental, keep_states, only_new
 from quantattn.cli.score_outputs import OutputSettings, check_unit, chooser, output_of, policy_of
 from quantattn.cli.settings import DataSettings, PathSettings
 from quantattn.cli.train import stopping_on_sigterm
@@ -101,17 +100,11 @@ def score_tables(config: DictConfig) -> int:
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
     policy = {**asked.bits, **budget, **policy_of(asked, output)}
-    check_incremental(asked, asked, model, output)
-    work, stream = only_new(asked, work, model, policy, out)
-    if stream is not None and not len(work.as_of):
-        return DONE
-    # Constants of the table, for who reads it: of how many trials the model is the best; of embeddings whether the
-    # table is whole, and from when on it may be used.
-    constant = {"trials": artefact.extra.get("trials")}
     if asked.output == "embeddings":
+        # Constants of the table, for who reads it: whether it is whole, and from when on it may be used.
         constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
-    columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
-    work = replace(work, described={**work.described, **columns})
+        columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
+        work = replace(work, described={**work.described, **columns})
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
@@ -124,7 +117,6 @@ def score_tables(config: DictConfig) -> int:
         "max_tokens": asked.max_tokens_per_batch,
         "deterministic": "batch" if by_batch else True,
         "output": output,
-        "stream": stream,
     }
     recipe = Recipe(
         asked.model_folder, asked.attention.get("backend"), given, Path(asked.out), asked.threads, asked.on_bad
@@ -132,7 +124,6 @@ def score_tables(config: DictConfig) -> int:
     if not carry_out(asked, recipe, model, out):
         out.print(f"stopped; the same command goes on in {asked.out}")
         return STOPPED
-    keep_states(asked, work, plan, model, policy, out)
     some = "" if asked.shards is None else f" of shards {asked.shards} of 0:{len(plan.shards)}"
     out.print(f"{asked.output}{some} in {asked.out}")
     return DONE

@@ -22,7 +22,7 @@ from quantattn.score.installed import processor
 from quantattn.score.processes import Processes
 from quantattn.score.run import Progress, score_with
 from quantattn.score.share import scratch, share
-from quantattn.score.sink import QUARANTINE, DeltaSink
+from quantattn.score.sink import DeltaSink, apart
 from quantattn.score.worker import Worker
 
 
@@ -100,8 +100,8 @@ def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -
         finished = score_with(crew, recipe.plan, recipe.out, shards, watch=_teller(out), stop=stop)
     if finished and len(shards) == len(recipe.plan.shards) and (left := DeltaSink(recipe.out, recipe.plan).clean()):
         out.print(f"removed {left} files of rows that writers had left behind who were killed before their commit")
-    if without := DeltaSink(recipe.out / QUARANTINE, recipe.plan).rows:
-        out.print(f"{without:,} rows without a score, each with its reason, in {recipe.out / QUARANTINE}")
+    if without := DeltaSink(apart(recipe.out), recipe.plan).rows:
+        out.print(f"{without:,} rows without a score, each with its reason, in {apart(recipe.out)}")
     return finished
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from quantattn.nn import load_model
 from quantattn.score.installed import installed, processor
 from quantattn.score.plan import Plan, Shard, changed
 from quantattn.score.quarantine import judged
-from quantattn.score.sink import QUARANTINE, DeltaSink
+from quantattn.score.sink import DeltaSink, Place, apart
 from quantattn.score.worker import Worker
 
 OnBad = Literal["stop", "quarantine"]
@@ -72,7 +71,7 @@ class Recipe:
     model: str
     attention_backend: str | None
     given: dict[str, Any]
-    out: Path
+    out: Place
     threads: int = 1
     on_bad: OnBad = "stop"
 
@@ -115,7 +114,7 @@ def write_shard(worker: Worker, sink: DeltaSink, shard: Shard, on_bad: OnBad = "
         return Outcome(shard, "found")
     rows, refused = (worker.rows(shard), None) if on_bad == "stop" else judged(worker, shard)
     if refused is not None:
-        DeltaSink(sink.folder / QUARANTINE, sink.plan).write(shard.name, refused)
+        DeltaSink(apart(sink.folder), sink.plan).write(shard.name, refused)
     what: Literal["written", "found"] = "written" if sink.write(shard.name, rows) else "found"
     return Outcome(shard, what, 0 if refused is None else refused.num_rows)
 
@@ -130,7 +129,7 @@ def told(error: BaseException | None) -> Exception:
 class Alone:
     """This process as a crew."""
 
-    def __init__(self, worker: Worker, out: Path, on_bad: OnBad = "stop") -> None:
+    def __init__(self, worker: Worker, out: Place, on_bad: OnBad = "stop") -> None:
         self._worker, self._sink, self._on_bad = worker, DeltaSink(out, worker.plan), on_bad
         self._given: list[Shard] = []
 

@@ -6,11 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from quantattn.score.crew import Alone, Crew, Outcome
 from quantattn.score.plan import Plan, Shard
-from quantattn.score.sink import DeltaSink
+from quantattn.score.sink import DeltaSink, Place
 from quantattn.score.worker import Worker
 
 TRIES = 3
@@ -102,7 +101,7 @@ class Remaining:
 
 def score(
     worker: Worker,
-    out: Path,
+    out: Place,
     *,
     watch: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] = bool,
@@ -114,7 +113,7 @@ def score(
 def score_with(
     crew: Crew,
     plan: Plan,
-    out: Path,
+    out: Place,
     shards: Sequence[Shard] | None = None,
     *,
     watch: Callable[[Progress], None] | None = None,

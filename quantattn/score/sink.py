@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from arro3.core import Table
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -24,32 +25,78 @@ TRIES = 1000
 """How often a commit is tried again that others came before."""
 
 
-def check_place(folder: Path) -> bool:
+STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+"""Schemes of the object stores that tables can be written to, with credentials from the environment."""
+Place = Path | str
+"""A folder, or the URL of a prefix in an object store."""
+
+
+def place_of(written: str) -> Place:
+    """The folder or prefix that is written so; file:// is a folder.
+
+    Raises:
+        ValueError: another scheme, or a URL with credentials, which would stand in logs.
+    """
+    scheme, mark, rest = written.partition("://")
+    if not mark:
+        return Path(written)
+    if scheme == "file":
+        return Path(unquote(rest))
+    if scheme not in STORES:
+        raise ValueError(f"{scheme}:// is no place for a table of scores: name a folder, or {'://, '.join(STORES)}://")
+    if "@" in rest.split("/")[0] and scheme not in ("abfs", "abfss"):  # where it stands before the account's name
+        raise ValueError(f"credentials do not belong into a URL ({scheme}://…): give them in the environment")
+    return written.rstrip("/")
+
+
+def check_place(place: Place) -> bool:
     """Whether a table of scores stands there, of whichever plan.
 
     A folder with nothing in it but a log that is still empty is one in which a job was killed before it had made its
-    table, and as good as an empty one.
+    table, and as good as an empty one. Of a prefix in an object store only tables are looked for.
 
     Raises:
         ValueError: it is something else, or nothing can be written there.
+        RuntimeError: the object store does not answer.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is no folder; name another with out=DIR")
-    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not os.access(standing, os.W_OK):
-        raise ValueError(f"{folder} cannot be written to; name another folder with out=DIR")
-    if not folder.exists():
-        return False
-    if DeltaTable.is_deltatable(str(folder)):
-        if not (DeltaTable(folder).metadata().description or "").startswith(_MARK):
-            raise ValueError(f"{folder} is a Delta table that this library did not write; name another with out=DIR")
+    if isinstance(place, Path):
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"{place} is no folder; name another with out=DIR")
+        standing = next(path for path in (place, *place.absolute().parents) if path.exists())
+        if not os.access(standing, os.W_OK):
+            raise ValueError(f"{place} cannot be written to; name another folder with out=DIR")
+        if not place.exists():
+            return False
+    if (table := _opened(place)) is not None:
+        if not (table.metadata().description or "").startswith(_MARK):
+            raise ValueError(f"{place} is a Delta table that this library did not write; name another with out=DIR")
         return True
-    if {path.name for path in folder.iterdir()} - {_LOG, QUARANTINE}:
-        raise ValueError(f"{folder} holds something that is no table of scores; name an empty folder with out=DIR")
+    if isinstance(place, Path) and {path.name for path in place.iterdir()} - {_LOG, QUARANTINE}:
+        raise ValueError(f"{place} holds something that is no table of scores; name an empty folder with out=DIR")
     return False
 
 
-def read_plan(folder: Path) -> Mapping[str, Any]:
+def apart(place: Place) -> Place:
+    """Where the rows without a score of a table go."""
+    return place / QUARANTINE if isinstance(place, Path) else f"{place}/{QUARANTINE}"
+
+
+def _opened(place: Place) -> DeltaTable | None:
+    """The table as it now is, when there is one.
+
+    It is opened anew each time: one that is kept and brought up to date gets slower with every commit.
+    """
+    try:
+        return DeltaTable(place) if DeltaTable.is_deltatable(str(place)) else None
+    except (DeltaError, OSError) as error:
+        raise RuntimeError(f"{place} cannot be read: {_plain(error)}") from error
+
+
+def _plain(error: Exception) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # the library colours its sentences
+
+
+def read_plan(folder: Place) -> Mapping[str, Any]:
     """What the plan of a table of scores is made of, as it stands in the table's own metadata.
 
     Raises:
@@ -71,14 +118,14 @@ class DeltaSink:
     and writing a shard again, after a crash at any moment, changes nothing.
 
     Args:
-        folder: the table; made by the first shard.
+        folder: the table's place; made by the first shard.
         plan: what may be written here.
 
     Raises:
         ValueError: the folder holds the scores of another plan, or see `check_place`.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Place, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
         check_place(folder)
         self._table()
@@ -116,15 +163,14 @@ class DeltaSink:
         except (DeltaError, OSError) as error:
             if isinstance(error, CommitFailedError) and self.written([shard]):
                 return False  # by another writer, while this one was at it
-            said = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # the library colours its sentences
-            raise RuntimeError(f"{shard} could not be added to {self.folder}: {said}") from error
+            raise RuntimeError(f"{shard} could not be added to {self.folder}: {_plain(error)}") from error
         return True
 
     def clean(self) -> int:
         """Remove the files that writers left behind who were killed before their commit, and count them.
 
         Only once every shard is in the table: then no file that no commit names will ever be named by one, and what
-        other writers still hold would be refused.
+        other writers still hold would be refused. In an object store they are left to `DeltaTable.vacuum`.
 
         Raises:
             ValueError: shards are missing.
@@ -132,10 +178,12 @@ class DeltaSink:
         table = self._table()
         if table is None or not all(self._has(table, shard.name) for shard in self.plan.shards):
             raise ValueError(f"{self.folder} is not finished, so files in it may be those of a shard to come")
+        if not isinstance(self.folder, Path):
+            return 0
         # Those apart were written before the rows, which are all here by now.
-        apart = DeltaSink(self.folder / QUARANTINE, self.plan)
+        without = apart(self.folder)
         left: list[Path] = []
-        for folder, each in ((self.folder, table), (apart.folder, apart._table())):
+        for folder, each in ((self.folder, table), (Path(without), DeltaSink(without, self.plan)._table())):
             named = set() if each is None else {uri.rsplit("/", 1)[-1] for uri in each.file_uris()}
             left += [path for path in folder.glob("*.parquet") if path.name not in named]
         for path in left:
@@ -144,7 +192,8 @@ class DeltaSink:
 
     def _made(self, rows: Table) -> DeltaTable:
         """The table, made and owned before any file of rows is there, by this writer or by another one just now."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.folder, Path):
+            self.folder.mkdir(parents=True, exist_ok=True)
         try:
             DeltaTable.create(
                 self.folder,
@@ -164,11 +213,12 @@ class DeltaSink:
     def _table(self) -> DeltaTable | None:
         """The table as it now is, when there is one.
 
-        It is opened anew each time: one that is kept and brought up to date gets slower with every commit.
+        Raises:
+            ValueError: it is that of another plan.
         """
-        if not DeltaTable.is_deltatable(str(self.folder)):
+        table = _opened(self.folder)
+        if table is None:
             return None
-        table = DeltaTable(self.folder)
         metadata = table.metadata()
         sha = (metadata.description or "").removeprefix(_MARK)
         if sha != self.plan.sha:

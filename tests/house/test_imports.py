@@ -35,7 +35,7 @@ LAW = {
     "__main__": room("cli", ""),
     "batch": room("", "torch"),
     "attention": room("", "torch"),
-    "data": room("batch", "polars numpy dataframely exchange_calendars selectolax tokenizers"),
+    "data": room("batch", "polars numpy dataframely exchange_calendars selectolax tokenizers fsspec"),
     "nn": room("batch attention", "torch safetensors"),
     "evaluate": room("", "polars numpy scipy matplotlib jinja2 sklearn threadpoolctl"),
     "learn": room("batch data nn evaluate attention", "lightning torch"),
