@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from quantattn.cli.errors import DONE, UsageError
 from quantattn.cli.evaluate import tell
@@ -18,7 +17,10 @@ from quantattn.cli.terminal import console
 from quantattn.evaluate.comparison import Run, compare_runs, table_of
 from quantattn.evaluate.report import Check, write_report
 from quantattn.learn.closing import VERDICTS
+from quantattn.nn.folder import parse_json, read_file, told
 
+_LARGEST = 1 << 26
+_ANCHOR = re.compile(r"(?:^|[\s,\[{:-])&[\w.-]+(?=\s|$)", re.MULTILINE)
 OWN = ("paths.", "hydra.", "task_name")
 """Settings that say where a run is kept, and not what it did."""
 
@@ -72,29 +74,69 @@ def read_run(folder: Path, name: str) -> Run:
     try:
         table = table_of(metrics["table"])
     except ValueError as error:
-        raise ValueError(f"{folder / 'metrics.json'} holds {error}") from error
-    try:
-        config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-    except (OmegaConfBaseException, OSError) as error:
-        raise ValueError(f"{folder / 'config.yaml'} cannot be read: {error}") from error
-    checks = data.get("audit", {}).get("checks", [])
+        raise ValueError(f"{folder / 'metrics.json'} holds {told(error)}") from error
     return Run(
         name=name,
         table=table,
-        settings={k: v for k, v in _flat(config) if not k.startswith(OWN)},
-        hashes={str(what): str(value) for what, value in data.get("hashes", {}).items()},
-        checks=tuple(Check(c["name"], VERDICTS[c["verdict"]], c.get("sentence", "")) for c in checks),
+        settings={k: v for k, v in _flat(_config(folder / "config.yaml")) if not k.startswith(OWN)},
+        hashes=_hashes(folder / "data.json", data),
+        checks=_checks(folder / "data.json", data),
     )
 
 
+def _hashes(path: Path, data: Mapping[str, Any]) -> dict[str, str]:
+    hashes = data.get("hashes")
+    if not isinstance(hashes, dict) or not all(isinstance(value, str) for value in hashes.values()):
+        raise ValueError(f"{path} must hold hashes by name under hashes, got {told(repr(hashes)):.80}")
+    return hashes
+
+
+def _checks(path: Path, data: Mapping[str, Any]) -> tuple[Check, ...]:
+    audit = data.get("audit")
+    checks = audit.get("checks") if isinstance(audit, dict) else None
+    if not isinstance(checks, list):
+        raise ValueError(f"{path} must hold the checks of an audit under audit.checks, got {told(repr(audit)):.80}")
+    found = []
+    for check in checks:
+        known = isinstance(check, dict) and all(
+            isinstance(check.get(key), str) for key in ("name", "verdict", "sentence")
+        )
+        if not known or check["verdict"] not in VERDICTS:
+            raise ValueError(
+                f"{path} must give name, verdict ({', '.join(VERDICTS)}) and sentence of each check, "
+                f"got {told(repr(check)):.160}"
+            )
+        found.append(Check(check["name"], VERDICTS[check["verdict"]], check["sentence"]))
+    return tuple(found)
+
+
 def _document(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+    found = parse_json(path, _read(path))
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds {type(found).__name__}, expected an object")
     return found
+
+
+def _config(path: Path) -> Any:
+    """The settings of a run as plain values; nothing that an interpolation names is looked up."""
+    text = _read(path).decode("utf-8", "replace")
+    if (anchor := _ANCHOR.search(text)) is not None:
+        # A few nested ones stand for more memory than there is, and no run writes any.
+        raise ValueError(f"{path} has a YAML anchor, {told(anchor.group().strip())}; the settings of a run have none")
+    try:
+        found = OmegaConf.to_container(OmegaConf.create(text))
+    except Exception as error:  # OmegaConf asserts, and the parser below it has errors of its own
+        raise ValueError(f"{path} cannot be read: {told(error) or type(error).__name__}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds {type(found).__name__}, expected settings by name")
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_file(path, _LARGEST)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -25,6 +25,7 @@ from quantattn.data.merges import MISSING as MISSING
 from quantattn.data.raw_fields import FEATURE, raw_fields
 from quantattn.data.raw_fields import wall_clock as wall_clock
 from quantattn.data.schema import Instrument
+from quantattn.data.stored import categories_of, count_of, numeric_of, of_stored
 from quantattn.data.threads import each
 
 MOST_BINS = 2**16 - 1 - FIRST_CODE
@@ -274,26 +275,8 @@ class Tokenizer:
 
     @staticmethod
     def from_json(text: str) -> Tokenizer:
-        """The tokenizer that `to_json` wrote; raises ValueError for another format."""
-        plain: dict[str, Any] = json.loads(text)
-        if plain.get("format") != (FORMAT_WITH_MERGES if "merges" in plain else FORMAT):
-            raise ValueError(
-                f"this tokenizer has format {plain.get('format')!r}; this version reads format {FORMAT}, and "
-                f"{FORMAT_WITH_MERGES} with merges"
-            )
-        return Tokenizer(
-            categories={name: tuple(values) for name, values in plain["categories"].items()},
-            numeric={
-                name: NumericField(tuple(field["edges"]), field["center"], field["scale"])
-                for name, field in plain["numeric"].items()
-            },
-            ticks=plain["ticks"],
-            fitted_until=plain["fitted_until"],
-            fitted_last=plain["fitted_last"],
-            fitted_rows=plain["fitted_rows"],
-            zone=plain["zone"],
-            merges=Merges.of_plain(plain["merges"]) if "merges" in plain else None,
-        )
+        """The tokenizer that `to_json` wrote; raises ValueError for anything else."""
+        return of_stored(text, _of_plain)
 
     def _category(self, name: str) -> pl.Expr:
         known = self.categories[name]
@@ -304,6 +287,22 @@ class Tokenizer:
             return (found.fill_null(MISSING).cast(pl.UInt16).alias(f"{name}_code"),)
 
         return once_a_value(pl.col(name).cast(pl.Int64), code, {f"{name}_code": pl.UInt16})
+
+
+def _of_plain(plain: Mapping[str, Any]) -> Tokenizer:
+    if plain.get("format") != (FORMAT_WITH_MERGES if "merges" in plain else FORMAT):
+        raise ValueError(
+            f"this tokenizer has format {plain.get('format')!r:.40}; this version reads format {FORMAT}, and "
+            f"{FORMAT_WITH_MERGES} with merges"
+        )
+    return Tokenizer(
+        categories=categories_of(plain, int),
+        numeric=numeric_of(plain, NumericField),
+        ticks={name: count_of(plain["ticks"], name) for name in plain["ticks"]},
+        **{name: count_of(plain, name) for name in ("fitted_until", "fitted_last", "fitted_rows")},
+        zone=require_zone(plain["zone"]),
+        merges=Merges.of_plain(plain["merges"]) if "merges" in plain else None,
+    )
 
 
 def _types(codes: pl.Series, merges: Merges) -> pl.Series:
@@ -341,9 +340,9 @@ def known_fields(fields: Sequence[str] | None, n_bins: int) -> tuple[str, ...]:
     return names
 
 
-def require_zone(zone: str) -> None:
-    """Refuse a time zone that is not known."""
+def require_zone(zone: str) -> str:
+    """The time zone itself; one that is not known is refused."""
     try:
-        ZoneInfo(zone)
+        return ZoneInfo(zone).key
     except (KeyError, ValueError, OSError) as error:
         raise ValueError(f"no time zone {zone!r}; expected a name such as 'America/New_York'") from error

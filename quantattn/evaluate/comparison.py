@@ -44,11 +44,13 @@ def table_of(document: Mapping[str, Any]) -> Table:
     """
 
     def figure(value: Mapping[str, Any]) -> Interval:
-        known = value["value"]
-        return Interval(math.nan if known is None else float(known), value["low"], value["high"])
+        known, low, high = value["value"], value["low"], value["high"]
+        if not all(bound is None or type(bound) in (int, float) for bound in (known, low, high)):
+            raise TypeError(f"a figure of {value!r:.80}")
+        return Interval(math.nan if known is None else float(known), low, high)
 
     try:
-        return Table(
+        table = Table(
             metrics=tuple(Metric(**metric) for metric in document["metrics"]),
             rows=tuple(
                 Row(row["method"], row["role"], {name: figure(value) for name, value in row["figures"].items()})
@@ -73,6 +75,34 @@ def table_of(document: Mapping[str, Any]) -> Table:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no closing table: {type(error).__name__} {error}") from error
+    if (found := _not_as_written(table)) is not None:
+        raise ValueError(f"no closing table: {found}")
+    return table
+
+
+def _not_as_written(table: Table) -> str | None:
+    """What of a table that was read back no run would have written."""
+    kinds = {
+        int: ("decisions", "unlabelled", "blocks", "replicates"),
+        str: ("loss", "best_baseline", "block_kind"),
+        float: ("level",),
+    }
+    for kind, names in kinds.items():
+        for name in names:
+            if type(getattr(table, name)) is not kind:
+                return f"{name} must be {kind.__name__}, got {getattr(table, name)!r:.40}"
+    texts = [text for metric in table.metrics for text in (metric.name, metric.title)]
+    texts += [text for row in table.rows for text in (row.method, row.role)]
+    if not all(isinstance(text, str) for text in texts):
+        return "a name that is no text"
+    methods, metrics = [row.method for row in table.rows], {metric.name for metric in table.metrics}
+    if not methods or table.rows[0].role != "model" or len(set(methods)) < len(methods):
+        return f"its rows must be the model and others of their own names, got {methods!r:.80}"
+    if table.best_baseline not in methods[1:] or table.loss not in metrics:
+        return f"it has no row {table.best_baseline!r:.40} or no figure {table.loss!r:.40}"
+    if any(table.loss not in row.figures or not row.figures.keys() <= metrics for row in table.rows):
+        return f"figures of other names than {sorted(metrics)!r:.160}"
+    return None
 
 
 def compare_runs(runs: Sequence[Run], created: str | None = None) -> ReportData:

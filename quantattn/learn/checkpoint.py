@@ -18,11 +18,19 @@ from torch import nn
 
 from quantattn.data.files import replacing
 from quantattn.learn.writer import Writer
+from quantattn.nn.folder import told
 from quantattn.nn.state_file import read_state, verify_state, write_state
 
 LAST, BEST = "last.ckpt", "best.ckpt"
-RESUMED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step")
-"""What a run needs to go on."""
+RESUMED = {
+    "state_dict": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    "loops": dict,
+    "callbacks": dict,
+    "global_step": int,
+}
+"""What a run needs to go on, and of which kind."""
 
 
 class Stopped(Exception):
@@ -68,10 +76,20 @@ def require_resumable(path: Path) -> None:
             f"{path} lacks {', '.join(lacking)}, so no run can go on from it; name a last.ckpt, or evaluate the "
             "weights of a best.ckpt with train=false"
         )
+    for part, kind in RESUMED.items():
+        if type(state[part]) is not kind:
+            raise ValueError(f"{path} holds a {type(state[part]).__name__} as {part}, expected a {kind.__name__}")
+    _require_weights(state["state_dict"], path)
+
+
+def _require_weights(weights: Any, path: Path) -> None:
+    if not isinstance(weights, dict) or not all(isinstance(weight, torch.Tensor) for weight in weights.values()):
+        raise ValueError(f"{path} must hold tensors by name as state_dict, got {told(repr(weights)[:400]):.80}")
 
 
 def require_fits(state: Mapping[str, Any], module: nn.Module, path: Path) -> None:
     """Raise ValueError, naming the first weight that differs, unless the weights in `state` are those of `module`."""
+    _require_weights(state["state_dict"], path)
     found, expected = (
         {name: tuple(weight.shape) for name, weight in weights.items()}
         for weights in (state["state_dict"], module.state_dict())

@@ -159,9 +159,8 @@ def run(
             return Outcome(fitted, None, {})
     else:
         load_weights(module, resume)
-    model = module.model
-    figures = completed(model, prepared, settings, fitted, folder)
-    settings = calibrated(model, prepared, settings)
+    figures = completed(module.model, prepared, settings, fitted, folder)
+    settings = calibrated(module.model, prepared, settings)
     begun = () if taken is None else taken.sentences()
     table = None
     try:
@@ -170,7 +169,7 @@ def run(
             figures |= found
     finally:  # what was trained is kept also where its evaluation fails
         documents["metrics"] = {"figures": figures, "table": None if table is None else table.to_dict()}
-        _keep(model, folder, prepared, settings, documents)
+        _keep(module.model, folder, prepared, settings, documents)
     write_json(folder / "metrics.json", documents["metrics"])
     return Outcome(fitted, table, figures, begun)
 

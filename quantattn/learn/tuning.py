@@ -13,6 +13,7 @@ from torch import nn
 from quantattn.data.prepared import Prepared
 from quantattn.nn import EncoderConfig, Ensemble, Model
 from quantattn.nn.adapters import add_adapters
+from quantattn.nn.folder import told
 from quantattn.nn.transfer import Transfer, parts_of, transfer
 
 
@@ -80,7 +81,13 @@ def started(model: Model, source: Model, prepared: Prepared) -> Transfer:
             f"the model to begin with has learned from data until {seen} ns UTC, but the first test decision here is "
             f"of {first}: it may have seen what it would be tested on"
         )
-    theirs, ours = (codings(text) for text in (source.artefact.vocabulary_json, prepared.vocabulary_json))
+    ours, read = codings(prepared.vocabulary_json), scales(prepared.vocabulary_json)
+    try:
+        theirs, was_read = codings(source.artefact.vocabulary_json), scales(source.artefact.vocabulary_json)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the vocabulary of tuning.start is none that a run writes: {type(error).__name__}, {told(error)}"
+        ) from error
     try:
         found = transfer(model, source, ours, theirs)
     except ValueError as error:
@@ -89,7 +96,7 @@ def started(model: Model, source: Model, prepared: Prepared) -> Transfer:
     if not isinstance(seen, int):
         notes.append("the model does not say until when it had seen data, so nobody knows whether it saw the test rows")
     for name in prepared.values:
-        before, now = (scales(text).get(name) for text in (source.artefact.vocabulary_json, prepared.vocabulary_json))
+        before, now = was_read.get(name), read.get(name)
         if before != now:
             notes.append(f"{name} was scaled by (center, scale) = {before}, is by {now}")
     return Transfer(found.taken, found.refused, found.unused, tuple(notes), found.n_taken, found.n_all)

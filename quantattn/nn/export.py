@@ -35,6 +35,7 @@ from torch.export import ExportedProgram
 from quantattn import __version__
 from quantattn.batch import PackedBatch, Vectors
 from quantattn.nn.config import EncoderConfig
+from quantattn.nn.ensemble import Ensemble
 from quantattn.nn.export_page import described, readme
 from quantattn.nn.folder import write_folder
 from quantattn.nn.model import Model
@@ -112,6 +113,8 @@ def export_model(
     if format == "onnx":
         require_onnx()
     model = load_model(source, attention_backend="tiled", compile=False)
+    if isinstance(model, Ensemble):
+        raise ValueError(f"{source} is an ensemble; export its members, and take the mean of what they say")
     artefact, config = model.artefact, model.encoder.config
     assert artefact is not None
     model.requires_grad_(False)

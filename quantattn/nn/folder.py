@@ -20,6 +20,8 @@ FORMAT = 1
 """Version of the folder's layout; a reader knows exactly one."""
 
 _LARGEST_MANIFEST = 1 << 16
+_MOST_CONTAINERS = 1 << 20
+_LONGEST = 400
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes], library: str, check: Callable[[Path], object]) -> None:
@@ -72,20 +74,50 @@ def read_folder(folder: Path, largest: Mapping[str, int]) -> tuple[dict[str, byt
         raise ValueError(f"there is no model folder at {folder}{hint}")
     names = sorted(entry.name for entry in os.scandir(folder))
     if names != sorted([*largest, MANIFEST]):
-        raise ValueError(f"model folder {folder} must hold {', '.join(sorted([*largest, MANIFEST]))}, it has {names}")
-    raw = _read(folder / MANIFEST, _LARGEST_MANIFEST)
+        wanted = ", ".join(sorted([*largest, MANIFEST]))
+        raise ValueError(f"model folder {folder} must hold {wanted}, it has {told(str(names))}")
+    raw = read_file(folder / MANIFEST, _LARGEST_MANIFEST)
     library, entries = _manifest(folder / MANIFEST, raw, set(largest))
     contents = {}
     for name, limit in largest.items():
-        content = _read(folder / name, limit)
+        content = read_file(folder / name, limit)
         if _sha(content) != entries[name]["sha256"] or len(content) != entries[name]["bytes"]:
             raise ValueError(f"{folder / name} is not the file that its manifest describes: its hash differs")
         contents[name] = content
     return contents, library, _sha(raw)
 
 
+def read_file(path: Path, limit: int) -> bytes:
+    """The content of a regular file that nobody vouches for; no link is followed and no pipe or device waited for.
+
+    Raises:
+        ValueError: it is no regular file, or has more bytes than `limit` or than this machine has of memory.
+        OSError: it is not there or cannot be read.
+    """
+    kind = os.lstat(path).st_mode
+    if not stat.S_ISREG(kind):
+        raise ValueError(f"{path} must be a regular file" + (", it is a link" if stat.S_ISLNK(kind) else ""))
+    # A link or a pipe that takes its place in this moment is neither followed nor waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path} must be a regular file")
+        if status.st_size > limit:
+            raise ValueError(f"{path} has {status.st_size} bytes, more than the {limit} that are read")
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if status.st_size > memory:  # it may have no blocks on the disk
+            raise ValueError(f"{path} has {status.st_size:,} bytes, this machine has {memory:,} of memory")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(status.st_size)
+    finally:
+        os.close(descriptor)
+
+
 def parse_json(where: Path, raw: bytes) -> Any:
     """Strict JSON: UTF-8, no key twice, no nesting that exhausts the stack, numbers that are finite and fit 64 bits.
+
+    Lists and objects take thirty times the memory of their brackets, so there may be 2^20 of them.
 
     Raises:
         ValueError: naming the file and what was found.
@@ -109,12 +141,26 @@ def parse_json(where: Path, raw: bytes) -> Any:
         number = float(digits)
         return number if abs(number) <= sys.float_info.max else refuse(digits[:20])
 
+    brackets = raw.count(b"[") + raw.count(b"{")
+    if brackets > _MOST_CONTAINERS:
+        raise ValueError(
+            f"{where} has {brackets:,} lists and objects, more than the {_MOST_CONTAINERS:,} that are read"
+        )
     try:
-        return json.loads(
+        found = json.loads(
             raw.decode(), object_pairs_hook=unique, parse_int=integer, parse_float=real, parse_constant=refuse
         )
+        if b"\\ud" in raw.lower():  # half a pair of surrogates is no text: it could be neither printed nor written
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not valid JSON: {error}") from error
+        raise ValueError(f"{where} is not valid JSON: {told(error)}") from error
+
+
+def told(words: object) -> str:
+    """Words out of a file that nobody vouches for, as a part of a sentence: printable, on one line, and not long."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(words)[: 2 * _LONGEST])
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
 
 
 def _manifest(where: Path, raw: bytes, names: set[str]) -> tuple[str, dict[str, Any]]:
@@ -123,10 +169,10 @@ def _manifest(where: Path, raw: bytes, names: set[str]) -> tuple[str, dict[str, 
         raise ValueError(f"{where} must be an object with the keys format, library and files")
     library, entries = manifest["library"], manifest["files"]
     if not isinstance(library, str):
-        raise ValueError(f"{where} must name the library's version, got {library!r:.40}")
+        raise ValueError(f"{where} must name the library's version, got {told(repr(library)[:40])}")
     if manifest["format"] != FORMAT or isinstance(manifest["format"], bool):
         raise ValueError(
-            f"{where} is of format {manifest['format']!r:.20} (library {library:.20}), this one reads {FORMAT}"
+            f"{where} is of format {manifest['format']!r:.20} (library {told(library[:20])}), this one reads {FORMAT}"
         )
     if not isinstance(entries, dict) or set(entries) != names:
         raise ValueError(f"{where} must list exactly {', '.join(sorted(names))}")
@@ -134,23 +180,6 @@ def _manifest(where: Path, raw: bytes, names: set[str]) -> tuple[str, dict[str, 
         if not isinstance(entry, dict) or set(entry) != {"sha256", "bytes"}:
             raise ValueError(f"{where} must give sha256 and bytes of {name}")
     return library, entries
-
-
-def _read(path: Path, limit: int) -> bytes:
-    if path.is_symlink():
-        raise ValueError(f"{path} must be a regular file, it is a link")
-    # A pipe must not make the reader wait, and a link that appears in this moment must not be followed.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{path} must be a regular file")
-        if status.st_size > limit:
-            raise ValueError(f"{path} has {status.st_size} bytes, more than the {limit} that are read")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(status.st_size)
-    finally:
-        os.close(descriptor)
 
 
 def _write(path: Path, content: bytes) -> None:

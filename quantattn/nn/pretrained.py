@@ -23,7 +23,7 @@ from quantattn import __version__
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.encoder import Encoder
 from quantattn.nn.ensemble import MOST_MEMBERS, Ensemble
-from quantattn.nn.folder import parse_json, read_folder, write_folder
+from quantattn.nn.folder import parse_json, read_folder, told, write_folder
 from quantattn.nn.heads import HeadConfig, head_from_dict, head_to_dict
 from quantattn.nn.model import Artefact, Model
 
@@ -114,6 +114,12 @@ def load_model(
         raise ValueError(
             f"{folder / CONFIG} describes {what} of {described} parameters, {folder / WEIGHTS} holds {stored}"
         )
+    # One large tensor could stand for millions of small layers; each layer and each head has several of its own.
+    pieces = (encoder_config.n_layers + len(heads)) * (members or 1)
+    if pieces > len(shapes):
+        raise ValueError(
+            f"{folder / CONFIG} describes {pieces} layers and heads, {folder / WEIGHTS} holds {len(shapes)} tensors"
+        )
     changes = {"attention_backend": attention_backend, "compile": compile}
     encoder_config = encoder_config.with_changes(**{name: v for name, v in changes.items() if v is not None})
     with torch.device("meta"):
@@ -121,7 +127,7 @@ def load_model(
             built = [Model(Encoder(encoder_config), heads) for _ in range(members or 1)]
             model = built[0] if members is None else Ensemble(built)
         except ValueError as error:
-            raise ValueError(f"{folder / CONFIG} describes no model: {error}") from error
+            raise ValueError(f"{folder / CONFIG} describes no model: {told(error)}") from error
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if shapes != expected:
         raise ValueError(f"{folder / WEIGHTS} does not fit {folder / CONFIG}: {_difference(shapes, expected)}")
@@ -150,7 +156,9 @@ def _read_config(where: Path, raw: bytes) -> tuple[EncoderConfig, dict[str, Head
     if not isinstance(config, dict) or set(config) != {"class", "encoder", "heads", "extra"}:
         raise ValueError(f"{where} must be an object with the keys class, encoder, heads and extra")
     if config["class"] not in (_CLASS, _ENSEMBLE):
-        raise ValueError(f"{where} describes a {config['class']!r}; this library knows {_CLASS!r} and {_ENSEMBLE!r}")
+        raise ValueError(
+            f"{where} describes a {config['class']!r:.80}; this library knows {_CLASS!r} and {_ENSEMBLE!r}"
+        )
     if config["class"] == _ENSEMBLE and not (type(members) is int and 1 <= members <= MOST_MEMBERS):
         raise ValueError(f"{where} must give members, 1 to {MOST_MEMBERS}, of an ensemble, got {members!r:.40}")
     if not all(isinstance(config[name], dict) for name in ("encoder", "extra")) or not isinstance(
@@ -165,7 +173,7 @@ def _read_config(where: Path, raw: bytes) -> tuple[EncoderConfig, dict[str, Head
                 raise ValueError(f"every head needs a name of its own, got {plain!r}")
             heads[plain["name"]] = head_from_dict({k: v for k, v in plain.items() if k != "name"})
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{where} describes no model: {error}") from error
+        raise ValueError(f"{where} describes no model: {told(error)}") from error
     return encoder, heads, config["extra"], members
 
 
@@ -204,5 +212,5 @@ def _difference(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tup
     for name in sorted(set(found) | set(expected)):
         if found.get(name) != expected.get(name):
             is_now, wanted = str(found.get(name, "missing")), str(expected.get(name, "none"))
-            return f"{name:.80} is {is_now:.80}, expected {wanted:.80}"
+            return f"{told(name[:80])} is {is_now:.80}, expected {wanted:.80}"
     return "nothing differs"

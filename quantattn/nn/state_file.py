@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from quantattn import __version__
-from quantattn.nn.folder import parse_json
+from quantattn.nn.folder import parse_json, read_file, told
 
 FORMAT = "1"
 """Version of the tree's layout; a reader knows exactly one."""
 LARGEST_HEADER = 100_000_000
 """The most bytes of a header that safetensors itself reads."""
 
+_LARGEST = 1 << 44
 _METADATA = "__metadata__"
 _KEYS = {"format", "library", "torch", "tree", "sha256"}
 _CODES = {
@@ -84,13 +85,13 @@ def read_state(path: Path) -> dict[str, Any]:
         OSError: it cannot be read.
         ValueError: it is no such file, of another format, or damaged; the sentence says which.
     """
-    raw = path.read_bytes()
+    raw = read_file(path.resolve(), _LARGEST)
     tree = _checked(path, raw)
     try:
         loaded = safetensors.torch.load(raw)
         state = _unpacked(tree, [loaded[str(number)] for number in range(len(loaded))])
-    except (safetensors.SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no state of a run, though its hash is right: {error}") from error
+    except (safetensors.SafetensorError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{path} is no state of a run, though its hash is right: {told(error)}") from error
     if not isinstance(state, dict):
         raise ValueError(f"{path} holds a {type(state).__name__}, expected the dict of a state")
     return state
@@ -98,6 +99,8 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def verify_state(path: Path) -> None:
     """Read every byte of `path` and raise, as `read_state` does, unless they are the bytes that were written."""
+    if not path.stat().st_size:  # of which there is no map
+        _checked(path, b"")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
         _checked(path, raw)
 
@@ -120,8 +123,8 @@ def _checked(path: Path, raw: bytes | mmap.mmap) -> Any:
         raise ValueError(f"{path} holds tensors, but no state of a run")
     if metadata["format"] != FORMAT or metadata.keys() != _KEYS:
         raise ValueError(
-            f"{path} was written by quantattn {metadata['library']!s:.40} in format {metadata['format']!s:.20}; "
-            f"quantattn {__version__} reads format {FORMAT}"
+            f"{path} was written by quantattn {told(metadata['library']):.40} in format "
+            f"{told(metadata['format']):.20}; quantattn {__version__} reads format {FORMAT}"
         )
     expected = metadata.pop("sha256")
     # The slice of a view: a copy of a large file would double the memory that it takes.

@@ -43,7 +43,7 @@ def test_two_runs_make_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         (lambda run: (run / "metrics.json").unlink(), "is no run that has ended: there is no metrics.json", 2),
         (lambda run: (run / "metrics.json").write_text('{"table": null}'), "has no closing table", 2),
         (lambda run: (run / "metrics.json").write_text('{"table": {"rows": 3}}'), "holds no closing table", 1),
-        (lambda run: (run / "metrics.json").write_text("[1"), "cannot be read", 1),
+        (lambda run: (run / "metrics.json").write_text("[1"), "is not valid JSON", 1),
         (lambda run: (run / "data.json").write_text("[]"), "holds list, expected an object", 1),
         (lambda run: (run / "config.yaml").unlink(), "cannot be read", 1),
     ],

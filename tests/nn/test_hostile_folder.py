@@ -5,11 +5,14 @@ Each edit is followed by new hashes, as an attacker would, so that only the last
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import pickle
 import shutil
+import socket
+import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +60,24 @@ def edit_header(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     change(header)
     new = json.dumps(header).encode()
     (path / "model.safetensors").write_bytes(struct.pack("<Q", len(new)) + new + raw[8 + size :])
+
+
+def header_twice(path: Path) -> None:
+    raw = (path / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    new = raw[8 : 8 + size].rstrip()[:-1] + b',"encoder.norm.weight":{}}'
+    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(new)) + new + raw[8 + size :])
+
+
+def small_layers(path: Path, layers: int = 200_000) -> None:
+    """As many layers as one tensor has weights for: they would take hours to build."""
+    tiny = {"width": 2, "n_heads": 1, "n_kv_heads": None, "hidden": 1, "n_layers": layers}
+    edit_config(path, lambda c: c["encoder"].update(tiny))
+    edit_weights(path, lambda w: (w.clear(), w.update(x=torch.zeros(layers * 40))))
+
+
+def many_heads(config: dict[str, Any]) -> None:
+    config["heads"] = [{**config["heads"][1], "name": f"h{i}"} for i in range(20_000)]
 
 
 def shift_offsets(header: dict[str, Any]) -> None:
@@ -153,6 +174,67 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda p: edit_header(p, lambda h: h.update(__metadata__={"a": "b"})),
         "must give dtype",
     ),
+    "a tensor twice": (header_twice, "a key stands twice among"),
+    "a size that is no whole number": (
+        lambda p: edit_header(p, lambda h: h["encoder.norm.weight"].update(shape=[64.0])),
+        "lists of counts",
+    ),
+    "bytes of another dtype": (
+        lambda p: edit_header(p, lambda h: h["encoder.norm.weight"].update(shape=[128])),
+        "the bytes",
+    ),
+    "a code name": (lambda p: edit_header(p, lambda h: h["encoder.norm.weight"].update(dtype="F64")), "dtype F32"),
+    "a bomb of small layers": (small_layers, r"describes 200003 layers and heads, .* holds 1 tensors"),
+    "a bomb of heads": (lambda p: edit_config(p, many_heads), r"describes 20002 layers and heads"),
+    "a bomb of lists": (
+        lambda p: (p / "vocabulary.json").write_text("[" + "[]," * (1 << 20) + "[]]"),
+        "vocabulary.json has 1,048,578 lists and objects, more than the 1,048,576",
+    ),
+    "a bomb of digits": (
+        lambda p: replace_text(p, '"rotary_base": 10000.0', '"rotary_base": 1' + 1_000_000 * "0" + ".0"),
+        "is not JSON",
+    ),
+    "weights without blocks": (
+        lambda p: os.truncate(p / "model.safetensors", 1 << 40),
+        "has 1,099,511,627,776 bytes, this machine has",
+    ),
+    "a name without end": (
+        lambda p: edit_config(p, lambda c: c.update({"class": "x" * 3_000_000})),
+        "describes a 'xxx",
+    ),
+    "a kind without end": (
+        lambda p: edit_config(p, lambda c: c["heads"][0].update(kind="x" * 3_000_000)),
+        "got 'xxx",
+    ),
+    "a key of the terminal": (
+        lambda p: edit_config(p, lambda c: c["encoder"].update({"\x1b[2J\n\u202e": 1})),
+        r"no setting \\x1b\[2J\\n\\u202e",
+    ),
+    "a tensor of the terminal": (
+        lambda p: edit_weights(p, lambda w: w.update({"\x1b[2J\n\u202e": torch.ones(2)})),
+        r"\\x1b\[2J\\n\\u202e is \(2,\), expected none",
+    ),
+    "a head of another script": (
+        lambda p: edit_config(p, lambda c: c["heads"][0].update(name="mo\u202eve")),
+        "identifier",
+    ),
+    "half a character": (
+        lambda p: replace_text(p, '"up"', '"\\ud800"'),
+        "surrogates not allowed",
+    ),
+    "a file of another script": (
+        lambda p: (p / "config.json").rename(p / "\u0441onfig.json"),
+        "must hold card.md, config.json",
+    ),
+    "ten thousand files": (lambda p: [(p / f"{i:05}").touch() for i in range(10_000)], "must hold .* …$"),
+    "a path for a name": (
+        lambda p: edit_config(p, lambda c: c["heads"][0].update(name="../../etc/passwd")),
+        "identifier",
+    ),
+    "a target in the vocabulary's place": (
+        lambda p: edit_config(p, lambda c: c["heads"][0].update(_target_="os.system")),
+        "has the keys",
+    ),
     "header is a list": (
         lambda p: (p / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"[]"),
         "must begin with an object",
@@ -164,13 +246,13 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_a_hostile_folder_gets_one_sentence(saved: Path, name: str) -> None:
     spoil, words = HOSTILE[name]
     spoil(saved)
-    if sorted(os.listdir(saved.parent)) == ["model"] and sorted(os.listdir(saved)) == FILES:
+    whole = sorted(os.listdir(saved.parent)) == ["model"] and sorted(os.listdir(saved)) == FILES
+    if whole and (saved / "model.safetensors").stat().st_size < 1 << 30:
         rehash(saved)
     with pytest.raises(ValueError, match=words) as caught:
         load_model(saved)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
-    assert len(str(caught.value)) < 700
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "manifest.json"])
@@ -205,11 +287,30 @@ def test_a_manifest_without_end_is_refused(saved: Path) -> None:
         load_model(saved)
 
 
+def listen(path: Path) -> None:
+    """A socket, whose name may have a hundred bytes."""
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(path.parent):
+        server.bind(path.name)
+
+
+def test_a_hard_link_to_a_file_elsewhere_is_read_for_what_its_hash_says(saved: Path, tmp_path: Path) -> None:
+    """Links to equal content are how stores save space; other content is another file."""
+    (tmp_path / "outside").write_text("# Secrets")
+    (saved / "card.md").unlink()
+    os.link(tmp_path / "outside", saved / "card.md")
+    with pytest.raises(ValueError, match=r"card\.md is not the file that its manifest describes"):
+        load_model(saved)
+    (tmp_path / "outside").write_text("# Tiny")
+    assert load_model(saved).artefact.card == "# Tiny"
+
+
 def test_links_pipes_and_folders_are_no_files(saved: Path, tmp_path: Path) -> None:
     for make in (
         lambda path: path.symlink_to(tmp_path / "elsewhere"),
         lambda path: os.mkfifo(path),
         lambda path: path.mkdir(),
+        listen,
+        *([lambda path: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))] if os.geteuid() == 0 else []),
     ):
         copy = tmp_path / "copy"
         shutil.copytree(saved, copy)

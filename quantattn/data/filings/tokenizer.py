@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 from tokenizers import Tokenizer as _Tokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from quantattn.data.stored import count_of, of_stored
 
 MISSING, MASKED, BEGIN, END = 0, 1, 2, 3
 """Kept codes: nothing, a masked token, the begin and the end of a document."""
@@ -105,11 +108,17 @@ class FilingTokenizer:
     @classmethod
     def from_json(cls, text: str) -> FilingTokenizer:
         """The tokenizer that `to_json` wrote; ValueError for anything else."""
-        content = json.loads(text)
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        return of_stored(text, cls._of_plain)
+
+    @classmethod
+    def _of_plain(cls, plain: Mapping[str, Any]) -> FilingTokenizer:
+        if plain.get("format") != _FORMAT:
             raise ValueError(f"not a filing tokenizer: expected format {_FORMAT!r}")
-        bpe = _Tokenizer.from_str(json.dumps(content["bpe"], ensure_ascii=False))
-        return cls(bpe, int(content["fitted_rows"]), int(content["fitted_until"]), str(content["training_sha256"]))
+        try:
+            bpe = _Tokenizer.from_str(json.dumps(plain["bpe"], ensure_ascii=False))
+        except Exception as error:  # which is the class of all that the library of tokenizers raises
+            raise ValueError(f"not a filing tokenizer: bpe is none, {error!s:.200}") from error
+        return cls(bpe, count_of(plain, "fitted_rows"), count_of(plain, "fitted_until"), str(plain["training_sha256"]))
 
 
 def _train(texts: Iterable[str], vocabulary_size: int) -> _Tokenizer:

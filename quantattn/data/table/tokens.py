@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from quantattn.data.sources.table_types import Column
+from quantattn.data.stored import categories_of, count_of, numeric_of, of_stored
 from quantattn.data.tokens import FIRST_CODE, LINEAR, MISSING, MOST_BINS, NumericField, require_zone, wall_clock
 
 OTHER = FIRST_CODE
@@ -143,25 +144,25 @@ class TableTokenizer:
     @staticmethod
     def from_json(text: str) -> TableTokenizer:
         """The tokenizer that `to_json` wrote; raises ValueError for anything else."""
-        plain: dict[str, Any] = json.loads(text)
-        if (plain.get("kind"), plain.get("format")) != ("table", FORMAT):
-            raise ValueError(f"this is no tokenizer of tables in format {FORMAT}: it says {plain.get('kind')!r}")
-        return TableTokenizer(
-            categories={name: tuple(values) for name, values in plain["categories"].items()},
-            numeric={
-                name: NumericField(tuple(field["edges"]), field["center"], field["scale"])
-                for name, field in plain["numeric"].items()
-            },
-            fitted_last=plain["fitted_last"],
-            fitted_rows=plain["fitted_rows"],
-            zone=plain["zone"],
-            columns={name: Column(kind, exponent) for name, (kind, exponent) in plain["columns"].items()},
-        )
+        return of_stored(text, _of_plain)
 
     def _category(self, name: str, known: Sequence[str]) -> pl.Expr:
         codes = [FIRST_VALUE + i for i in range(len(known))]
         code = pl.col(name).replace_strict(list(known), codes, default=OTHER, return_dtype=pl.UInt16)
         return pl.when(pl.col(name).is_not_null()).then(code).otherwise(MISSING).cast(pl.UInt16)
+
+
+def _of_plain(plain: Mapping[str, Any]) -> TableTokenizer:
+    if (plain.get("kind"), plain.get("format")) != ("table", FORMAT):
+        raise ValueError(f"this is no tokenizer of tables in format {FORMAT}: it says {plain.get('kind')!r:.40}")
+    return TableTokenizer(
+        categories=categories_of(plain, str),
+        numeric=numeric_of(plain, NumericField),
+        fitted_last=count_of(plain, "fitted_last"),
+        fitted_rows=count_of(plain, "fitted_rows"),
+        zone=require_zone(plain["zone"]),
+        columns={name: Column(kind, exponent) for name, (kind, exponent) in plain["columns"].items()},
+    )
 
 
 def raw_fields(names: Iterable[str], zone: str) -> dict[str, pl.Expr]:
