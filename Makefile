@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help train test lint check format browser clean
+.PHONY: help train test docs lint check format browser clean
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   if $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
@@ -18,6 +18,7 @@ PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 help:
 	@echo "make train   train on the synthetic market with the defaults; ARGS='model=small …' adds overrides"
 	@echo "make test    lint, type-check and test"
+	@echo "make docs    build the documentation into build/site and check its links"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff rewrite what it can"
 
@@ -26,6 +27,9 @@ train: .venv/.runtime
 
 test: check browser
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(WORKERS) $(ARGS)
+
+docs: .venv/.dev
+	.venv/bin/python docs/site/build.py
 
 lint: check
 
