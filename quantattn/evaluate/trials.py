@@ -178,6 +178,7 @@ def render_study(study: Study, created: str | None = None) -> str:
         study=study,
         created=created,
         states=", ".join(f"{count:,} {state}" for state, count in sorted(states.items())),
+        best=[] if study.best is None else [(name, _shortened(text)) for name, text in study.best.settings.items()],
         value="" if study.best is None else f"{study.best.value:.5g}",
         drawings=[(figure, drawn(figure)) for figure in figures],
         sheet=trials_sheet(study),
