@@ -17,12 +17,16 @@ from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
 from quantattn.cli.score_engine import EngineSettings, carry_out
+from quantattn.cli.score_incremental import check_incremental, keep_states, only_new
 from quantattn.cli.score_outputs import OutputSettings, check_unit, chooser, output_of, policy_of
 from quantattn.cli.settings import DataSettings, PathSettings
 from quantattn.cli.train import stopping_on_sigterm
+from quantattn.data.remote import fetch, is_remote
 from quantattn.nn import Artefact, load_model
 from quantattn.score import check_place, make_plan
 from quantattn.score.crew import Recipe
+from quantattn.score.share import scratch
+from quantattn.score.sink import place_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,19 @@ def run(arguments: list[str]) -> int:
 
 
 def score_tables(config: DictConfig) -> int:
-    """One scoring job; its exit code."""
+    """One scoring job, on data that are fetched first when they lie in an object store; its exit code."""
+    path = config.data.get("path")
+    if path is None or not is_remote(str(path)):
+        return _score(config)
+    with scratch() as folder:
+        try:
+            config.data.path = str(fetch(str(path), folder))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        return _score(config)
+
+
+def _score(config: DictConfig) -> int:
     asked = settings(ScoreSettings, plain(config), "")
     check_source(asked.data.source, asked.data.path, asked.allow_targets)
     check_unit(asked)
@@ -85,7 +101,8 @@ def score_tables(config: DictConfig) -> int:
     torch.use_deterministic_algorithms(asked.mode != "off")
     if not Path(asked.model_folder).exists():
         raise UsageError(f"model={asked.model_folder}: there is no such folder")
-    check_place(Path(asked.out))
+    out_place = place_of(asked.out)
+    check_place(out_place)
     model = load_model(asked.model_folder, attention_backend=asked.attention.get("backend"))
     artefact = model.artefact
     assert artefact is not None
@@ -100,11 +117,17 @@ def score_tables(config: DictConfig) -> int:
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
     policy = {**asked.bits, **budget, **policy_of(asked, output)}
+    check_incremental(asked, asked, model, output)
+    work, stream = only_new(asked, work, model, policy, out)
+    if stream is not None and not len(work.as_of):
+        return DONE
+    # Constants of the table, for who reads it: of how many trials the model is the best; of embeddings whether the
+    # table is whole, and from when on it may be used.
+    constant = {"trials": artefact.extra.get("trials")}
     if asked.output == "embeddings":
-        # Constants of the table, for who reads it: whether it is whole, and from when on it may be used.
         constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
-        columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
-        work = replace(work, described={**work.described, **columns})
+    columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
+    work = replace(work, described={**work.described, **columns})
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
@@ -117,13 +140,13 @@ def score_tables(config: DictConfig) -> int:
         "max_tokens": asked.max_tokens_per_batch,
         "deterministic": "batch" if by_batch else True,
         "output": output,
+        "stream": stream,
     }
-    recipe = Recipe(
-        asked.model_folder, asked.attention.get("backend"), given, Path(asked.out), asked.threads, asked.on_bad
-    )
+    recipe = Recipe(asked.model_folder, asked.attention.get("backend"), given, out_place, asked.threads, asked.on_bad)
     if not carry_out(asked, recipe, model, out):
         out.print(f"stopped; the same command goes on in {asked.out}")
         return STOPPED
+    keep_states(asked, work, plan, model, policy, out)
     some = "" if asked.shards is None else f" of shards {asked.shards} of 0:{len(plan.shards)}"
     out.print(f"{asked.output}{some} in {asked.out}")
     return DONE
