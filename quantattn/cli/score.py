@@ -107,17 +107,17 @@ def _score(config: DictConfig) -> int:
     artefact = model.artefact
     assert artefact is not None
     trained = trained_data(asked, artefact)
+    output = output_of(asked, model)
+    check_incremental(asked, asked, model, output)
     out = terminal.console()
     if (why := expired(artefact.extra)) is not None:
         out.print(f"note: the model's attention is not certified for this installation: {why}", soft_wrap=True)
     work = decisions_of(
         asked.data.source, trained, artefact, asked.allow_targets, chosen_of(asked), chooser(asked, model)
     )
-    output = output_of(asked, artefact)
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
     policy = {**asked.bits, **budget, **policy_of(asked, output)}
-    check_incremental(asked, asked, model, output)
     work, stream = only_new(asked, work, model, policy, out)
     if stream is not None and not len(work.as_of):
         return DONE

@@ -11,10 +11,13 @@ from typing import Any, Literal
 from quantattn.cli.errors import UsageError
 from quantattn.cli.settings import DataSettings
 from quantattn.data.market.encode import Unlabelled
+from quantattn.data.meanings import meanings
 from quantattn.data.protocol.moments import at_moments, read_moments
 from quantattn.data.units import every_event, every_sequence
 from quantattn.evaluate.conformal import Conformal
-from quantattn.nn import Artefact, Model
+from quantattn.nn import Model, NextEvent
+from quantattn.score.attended_keys import AttendedKeys
+from quantattn.score.next_events import NextEvents
 from quantattn.score.outputs import Embeddings, Output, Scores
 
 Unit = Literal["filing", "item", "decision", "event", "sequence"]
@@ -28,30 +31,76 @@ class OutputSettings:
 
     Attributes:
         data: what to score: its source and path alone; how sequences are made stands in the model's folder.
-        output: "scores", or "embeddings": one vector a row, whatever heads the model has.
+        output: "scores"; "embeddings": one vector a row, whatever heads the model has; "next_event": laws of the next
+            event's fields and time; or "attention": the events that a decision attends to most.
         pooling: how states become an embedding: "mean" of those of all tokens, or "last", the one at the decision.
         unit: what a row is: of filings a "filing", or an "item" read by itself; of events a "decision" of the model,
             every "event", or a "sequence", each entity cut every so many events; None: filing or decision.
         as_of: of events, a CSV or Parquet file of moments that are rows instead, with columns entity and as_of.
         incremental: of events, a folder in which a causal model's states are kept, so that the next job computes what
             is new, in a table of its own.
+        levels: of next_event, those of the quantiles of its time.
+        top: of attention, how many events.
+        layer: of attention, from 0, or from −1 for the last.
+        head: of attention, from 0; None is the mean over heads.
     """
 
     data: DataSettings
-    output: Literal["scores", "embeddings"] = "scores"
+    output: Literal["scores", "embeddings", "next_event", "attention"] = "scores"
     pooling: Literal["mean", "last"] = "mean"
     unit: Unit | None = None
     as_of: str | None = None
     incremental: str | None = None
+    levels: tuple[float, ...] = (0.1, 0.5, 0.9)
+    top: int = 8
+    layer: int = -1
+    head: int | None = None
 
 
-def output_of(asked: OutputSettings, artefact: Artefact) -> Output:
-    """What the job says of each decision."""
+def output_of(asked: OutputSettings, model: Model) -> Output:
+    """What the job says of each decision.
+
+    Raises:
+        UsageError: the model or these data cannot have it.
+    """
+    assert model.artefact is not None
+    extra = model.artefact.extra
+    if asked.output in ("next_event", "attention") and asked.data.kind == "filings":
+        raise UsageError(f"output={asked.output} is of events, but data is filings")
+    try:
+        made = _made(asked, model)
+        made.check(model, streamed=False)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if asked.output == "next_event" and not _predicts_next(extra.get("objective")):
+        raise UsageError(
+            f"output=next_event: this model does not say that it was trained with objective=next_event, but "
+            f"{json.dumps(extra.get('objective'))}"
+        )
+    return made
+
+
+def _made(asked: OutputSettings, model: Model) -> Output:
+    assert model.artefact is not None
     if asked.output == "embeddings":
         return Embeddings(asked.pooling)
-    kept = artefact.extra.get("conformal")
+    if asked.output == "next_event":
+        return NextEvents(meanings(model.artefact.vocabulary_json), asked.levels)
+    if asked.output == "attention":
+        return AttendedKeys(asked.top, asked.layer, asked.head)
+    extra = model.artefact.extra
+    kept = extra.get("conformal")
     conformal = Conformal.from_dict(kept) if isinstance(kept, Mapping) else None
-    return Scores(tuple(map(str, json.loads(json.dumps(artefact.extra.get("classes", []))))), conformal)
+    return Scores(tuple(map(str, json.loads(json.dumps(extra.get("classes", []))))), conformal)
+
+
+def _predicts_next(objective: Any) -> bool:
+    """Whether the settings of an objective, or one of its parts, are those of the next event."""
+    if not isinstance(objective, Mapping):
+        return False
+    parts = objective.get("parts")
+    named = str(objective.get("_target_")).rpartition(".")[2] == NextEvent.__name__
+    return named or (isinstance(parts, Mapping) and any(map(_predicts_next, parts.values())))
 
 
 def check_unit(asked: OutputSettings) -> None:

@@ -272,7 +272,7 @@ def run_settings(
         train=asked.train,
         test=asked.test,
         described=described,
-        card={"data": shown["data"], "labels": shown["labels"], "classes": list(prepared.classes)},
+        card={name: shown[name] for name in ("data", "labels", "objective")} | {"classes": list(prepared.classes)},
         exactness=exactness,
         tuning=asked.tuning,
         calibrate=asked.calibrate,

@@ -230,9 +230,7 @@ class Encoder(nn.Module):
         share = None if self.ranks is None else Share.of(batch, config.causal, self.ranks)
         x = self.embedding(*((batch.fields, batch.vectors) if share is None else share.inputs(batch)))
         held = None if share is None else share.rows
-        wide = local = self._rotation(config.rotary_base, batch, held)
-        if config.local_window is not None and config.local_rotary_base is not None:
-            local = self._rotation(config.local_rotary_base, batch, held)
+        wide, local = self.rotations(batch.time, cu_seqlens, held)
         again = config.gradient_checkpointing if self.training and torch.is_grad_enabled() else False
         for i, block in enumerate(self.blocks):
             last = at_decisions and share is None and i == len(self.blocks) - 1
@@ -246,9 +244,17 @@ class Encoder(nn.Module):
             return share.at(x, batch.positions) if at_decisions else share.whole(x)
         return x  # type: ignore[no-any-return]
 
-    def _rotation(self, base: float, batch: PackedBatch, rows: Tensor | None) -> Rotation:
-        place = (batch.time, batch.cu_seqlens, rows)
-        return Rotation(*rotary_table(self.config, base, *place, batch_invariant=self.batch_invariant))
+    def rotations(self, time: Tensor, cu_seqlens: Tensor, rows: Tensor | None = None) -> tuple[Rotation, Rotation]:
+        """That of global and that of local layers, see `rotary_table`."""
+        config = self.config
+
+        def turned(base: float) -> Rotation:
+            return Rotation(*rotary_table(config, base, time, cu_seqlens, rows, batch_invariant=self.batch_invariant))
+
+        wide = turned(config.rotary_base)
+        if config.local_window is None or config.local_rotary_base is None:
+            return wide, wide
+        return wide, turned(config.local_rotary_base)
 
 
 def share_rows(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from quantattn.attention import Mask, attention
 from quantattn.batch import PackedBatch
-from quantattn.nn.encoder import Encoder, Rotation
+from quantattn.nn.encoder import Encoder
 from quantattn.nn.invariant import batch_invariant
-from quantattn.nn.rotary import rotary_table
 
 
 @dataclass(frozen=True)
@@ -120,11 +119,7 @@ def go_on(encoder: Encoder, new: PackedBatch, past: Past) -> tuple[Tensor, Past]
         time[going.rows] = new.time
         had = past.lengths > 0
         time[going.cu_whole[:-1].long()[had]] = past.began[had]
-        place = (time, going.cu_whole, going.rows)
-        wide = Rotation(*rotary_table(config, config.rotary_base, *place, batch_invariant=True))
-        local = wide
-        if config.local_window is not None and config.local_rotary_base is not None:
-            local = Rotation(*rotary_table(config, config.local_rotary_base, *place, batch_invariant=True))
+        wide, local = encoder.rotations(time, going.cu_whole, going.rows)
         x = encoder.embedding(new.fields, new.vectors)
         for block in encoder.blocks:
             x = block(x, new.cu_seqlens, local if block.local else wide, None, going)

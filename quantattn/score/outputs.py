@@ -1,4 +1,4 @@
-"""What a scoring job says of each decision: the model's scores, or its embedding.
+"""What a scoring job says of each decision: the model's scores, its embedding, or what other modules here offer.
 
 An output is plain values, so that any process can have it. It is called with a model and a batch on the model's device
 and gives name → (Q, …) tensor, rows in the order of `batch.keys`; its `columns` says how they stand in the table.
@@ -17,6 +17,7 @@ from torch import Tensor
 from quantattn.batch import PackedBatch
 from quantattn.evaluate.conformal import Conformal
 from quantattn.nn import Model
+from quantattn.score.plan import Work
 
 Order = bool | Literal["batch"]
 
@@ -36,8 +37,12 @@ class Output(Protocol):
     ) -> Mapping[str, Tensor]:
         """Name → (Q, …), what the model says of the decisions of a batch; `order` and `states` as in `Model.score`."""
 
-    def columns(self, name: str, values: Tensor) -> Mapping[str, Any]:
-        """Column → Arrow array of a shard's (R, …) values of this name, on the CPU."""
+    def columns(self, name: str, values: Tensor, work: Work, rows: Tensor) -> Mapping[str, Any]:
+        """Column → Arrow array of a shard's (R, …) values of this name, on the CPU.
+
+        `rows` (R,) are the rows of `work.sequences.table` at which the decisions are; those of all pieces where a row
+        of the work is several.
+        """
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Scores:
         """`Model.score`."""
         return model.score(batch, deterministic=order, states=states)
 
-    def columns(self, name: str, values: Tensor) -> Mapping[str, Any]:
+    def columns(self, name: str, values: Tensor, work: Work, rows: Tensor) -> Mapping[str, Any]:
         """`prob_<class>`, `value` and the like, float32; `embedding` is a list.
 
         Of a model with conformal sets or intervals `set_<class>`, bool, or `low` and `high`, float64, beside them.
@@ -121,7 +126,7 @@ class Embeddings:
             return {"embedding": states.float()}
         return {"embedding": model.embed(batch, deterministic=order, pooling=self.pooling)}
 
-    def columns(self, name: str, values: Tensor) -> Mapping[str, Any]:
+    def columns(self, name: str, values: Tensor, work: Work, rows: Tensor) -> Mapping[str, Any]:
         """`embedding`, lists of C float32."""
         return {name: lists(values)}
 

@@ -126,7 +126,8 @@ class Worker:
                 keys, said = self.stream.said(self.model, self.work, batch, numbers, self.output, self.device)
             else:
                 said = self.output.said(self.model, batch.to(self.device), self.deterministic)
-        return keys, {name: rows.float() if rows.is_floating_point() else rows for name, rows in said.items()}
+        half = (torch.float16, torch.bfloat16)
+        return keys, {name: rows.float() if rows.dtype in half else rows for name, rows in said.items()}
 
 
 def columns(
@@ -144,9 +145,14 @@ def columns(
         part = given[first:last]
         made[name] = Array(list(part), type=text) if isinstance(part, tuple) else Array.from_numpy(part)
     copies = None if work.copies is None else torch.as_tensor(work.copies[begin:end])
+    tokens = torch.tensor(work.sequences.decisions.row[begin:end])  # a copy: files that are mapped are read-only
     for name, pieces in scores.items():
         values = of_rows(work, begin, end, pieces)
-        made |= output.columns(name, values if copies is None else values.repeat_interleave(copies, 0))
+        if copies is None:
+            made |= output.columns(name, values, work, tokens)
+        else:
+            values, at = (x.repeat_interleave(copies, 0) for x in (values, tokens))
+            made |= output.columns(name, values, work, at)
     rows = last - first
     made["model_sha"] = Array([plan.model_sha] * rows, type=text)
     made["plan_sha"] = Array([plan.sha] * rows, type=text)
