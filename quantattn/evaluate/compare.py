@@ -27,6 +27,9 @@ from quantattn.evaluate.significance import REPLICATES, Blocks, Interval, choose
 Floats = NDArray[np.float64]
 Role = Literal["model", "baseline", "bound"]
 
+ROUNDING = 1e-6
+"""A share of a loss that is none: models answer in float32, and resampled blocks agree on the sign of a rounding."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -305,7 +308,8 @@ def _skill(loss: float, baseline: float) -> float: ...
 @overload
 def _skill(loss: Floats, baseline: Floats) -> Floats: ...
 def _skill(loss: float | Floats, baseline: float | Floats) -> float | Floats:
-    """1 − loss/baseline; NaN against a perfect baseline, which leaves no room for skill."""
+    """1 − loss/baseline, 0 within `ROUNDING`; NaN against a perfect baseline, which leaves no room for skill."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = 1 - np.divide(loss, np.where(np.asarray(baseline) > 0, baseline, np.nan))
+    ratio = np.where(np.abs(ratio) < ROUNDING, 0.0, ratio)
     return float(ratio) if isinstance(loss, float) else ratio

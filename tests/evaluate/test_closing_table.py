@@ -14,6 +14,7 @@ from quantattn.evaluate import (
     closing_table,
     regression_metrics,
     regression_table,
+    verdict,
 )
 
 DAY = 86_400 * 10**9
@@ -171,3 +172,17 @@ def test_regression_table() -> None:
         regression_table(y, time, None, model, {"mean": model})
     with pytest.raises(ValueError, match=r"'mean' have shape \(2,\), y has \(600,\)"):
         regression_table(y, time, None, model, {"history": history, "mean": model[:2]})
+
+
+def test_a_forecast_that_differs_by_rounding_alone_is_neither_better_nor_worse() -> None:
+    said = []
+    for mean in (3.1, 3.2, 3.3):  # none of which float32 knows
+        y = mean + 0.5 + np.linspace(-1, 1, 400)  # so that rounding up is on the right side everywhere
+        exact, rounded = np.full(400, mean), np.full(400, np.float32(mean), np.float64)
+        assert (exact != rounded).all()
+        table = regression_table(y, np.arange(400), None, rounded, {"history": y - 2, "mean": exact}, replicates=50)
+        assert table.best_baseline == "mean"
+        said.append(verdict(table).tone)
+        nudged = regression_table(y, np.arange(400), None, exact + 1e-3, {"history": y - 2, "mean": exact})
+        assert nudged.skill.excludes(0), "what is more than rounding is told"
+    assert said == ["unclear"] * 3
