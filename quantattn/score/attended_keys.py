@@ -12,6 +12,7 @@ from torch import Tensor
 from quantattn.batch import PackedBatch
 from quantattn.nn import Model
 from quantattn.nn.attended import attended, check_place
+from quantattn.nn.ensemble import Ensemble
 from quantattn.score.outputs import Order, lists, plain
 from quantattn.score.plan import Work
 
@@ -37,6 +38,8 @@ class AttendedKeys:
 
     def check(self, model: Model, streamed: bool) -> None:
         """Raise ValueError unless the model has the layer and head, and all keys are there."""
+        if isinstance(model, Ensemble):
+            raise ValueError("output=attention is that of one encoder; take one member of the ensemble")
         check_place(model.encoder, self.layer, self.head, self.top)
         if streamed:
             raise ValueError(

@@ -17,6 +17,7 @@ from quantattn.batch import PackedBatch
 from quantattn.data.units import every_event
 from quantattn.nn.attended import attended
 from quantattn.nn.encoder import Encoder, layer_mask
+from quantattn.nn.ensemble import Ensemble
 from quantattn.score import Worker, make_plan, score
 from quantattn.score.attended_keys import AttendedKeys
 
@@ -125,3 +126,5 @@ def test_a_layer_that_is_not_there_is_refused(given: dict[str, int], sentence: s
         AttendedKeys(**given).check(model(), streamed=False)
     with pytest.raises(ValueError, match="looks at all keys"):
         AttendedKeys().check(model(), streamed=True)
+    with pytest.raises(ValueError, match="is that of one encoder; take one member of the ensemble"):
+        AttendedKeys().check(Ensemble([model()]), streamed=False)
