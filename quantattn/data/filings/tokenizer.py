@@ -114,11 +114,25 @@ class FilingTokenizer:
     def _of_plain(cls, plain: Mapping[str, Any]) -> FilingTokenizer:
         if plain.get("format") != _FORMAT:
             raise ValueError(f"not a filing tokenizer: expected format {_FORMAT!r}")
+        _require_ours(plain["bpe"])
         try:
             bpe = _Tokenizer.from_str(json.dumps(plain["bpe"], ensure_ascii=False))
         except Exception as error:  # which is the class of all that the library of tokenizers raises
             raise ValueError(f"not a filing tokenizer: bpe is none, {error!s:.200}") from error
         return cls(bpe, count_of(plain, "fitted_rows"), count_of(plain, "fitted_until"), str(plain["training_sha256"]))
+
+
+def _require_ours(bpe: Mapping[str, Any]) -> None:
+    """Refuse parts that `_train` does not make: a stored expression, for one, may be tried on a text for hours."""
+    kinds = {"model": "BPE", "pre_tokenizer": "ByteLevel", "decoder": "ByteLevel"}
+    for part, kind in kinds.items():
+        if bpe[part]["type"] != kind:
+            raise TypeError(f"bpe has a {part} of type {bpe[part]['type']!r:.40}, expected {kind}")
+    for part in ("normalizer", "post_processor", "truncation", "padding"):
+        if bpe[part] is not None:
+            raise TypeError(f"bpe has a {part}, {bpe[part]!r:.80}, expected none")
+    if bpe["added_tokens"]:
+        raise TypeError(f"bpe has added tokens, {bpe['added_tokens']!r:.80}, expected none")
 
 
 def _train(texts: Iterable[str], vocabulary_size: int) -> _Tokenizer:

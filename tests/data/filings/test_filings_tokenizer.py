@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,6 +17,8 @@ from hypothesis import strategies as st
 from quantattn.data.filings.tokenizer import RESERVED, FilingTokenizer
 
 TEXTS = ["Net sales rose 10% to $391,035 million.\nCost of sales\t210,352", "Net sales fell. Risk factors: none."] * 4
+HOURS = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}
+"""A normalizer that tries 2^n ways to read n letters."""
 
 
 def table(texts: list[str], times: list[int] | None = None) -> pl.DataFrame:
@@ -59,6 +64,31 @@ def test_json_round_trip(tokenizer: FilingTokenizer) -> None:
         assert (again.encode(text) == tokenizer.encode(text)).all()
     with pytest.raises(ValueError, match="not a filing tokenizer"):
         FilingTokenizer.from_json("{}")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: p.pop("bpe"), "it lacks 'bpe'"),
+        (lambda p: p.update(bpe=[]), "list indices must be"),
+        (lambda p: p["bpe"].pop("model"), "it lacks 'model'"),
+        (lambda p: p["bpe"].update(model={"type": "WordPiece"}), "a model of type 'WordPiece', expected BPE"),
+        (lambda p: p["bpe"].update(normalizer=HOURS), "bpe has a normalizer, .*'Replace'"),
+        (lambda p: p["bpe"].update(pre_tokenizer={"type": "Split"}), "a pre_tokenizer of type 'Split'"),
+        (lambda p: p["bpe"].update(added_tokens=[{"id": 0, "content": "a"}]), "bpe has added tokens"),
+        (lambda p: p["bpe"]["model"].update(merges=[["no", "such"]]), "not a filing tokenizer: bpe is none"),
+        (lambda p: p["bpe"]["model"].update(vocab=3), "not a filing tokenizer: bpe is none"),
+        (lambda p: p.update(fitted_rows="7"), "fitted_rows must be an integer, got '7'"),
+        (lambda p: p.update(_target_="os.system", format="os.system"), "expected format 'quantattn"),
+    ],
+)
+def test_a_stored_tokenizer_that_fit_would_not_make_is_refused(
+    tokenizer: FilingTokenizer, change: Callable[[Any], Any], words: str
+) -> None:
+    plain = json.loads(tokenizer.to_json())
+    change(plain)
+    with pytest.raises(ValueError, match=words):
+        FilingTokenizer.from_json(json.dumps(plain))
 
 
 def test_learns_the_training_words(tokenizer: FilingTokenizer) -> None:
