@@ -55,7 +55,6 @@ def test_every_output_goes_from_the_command_line_to_a_table(
     expected = {
         "output=embeddings unit=event": (192, {"event_time", "place", "rows", "embedding"}),
         "output=embeddings unit=sequence": (6, {"event_time", "place", "since", "events", "rows", "embedding"}),
-        "output=embeddings unit=decision": (64, {"rows", "embedding"}),
         "output=next_event levels=[0.5]": (64, {"next_kind_prob_1", "next_at_once_prob", "next_seconds_quantile_0.5"}),
         "output=attention top=2 head=0": (64, {"attended_weight", "attended_kind", "attended_rest"}),
     }
@@ -96,19 +95,12 @@ def test_incremental_ends_with_nothing_new_and_its_rows_are_those_of_any_job(
     [
         ("causal", "unit=item", "unit=item, but data is market, whose units are decision, event and sequence"),
         ("causal", "as_of=no.csv", "as_of=no.csv: there is no such file"),
-        ("causal", "unit=event as_of=no.csv", "as_of names the rows, and unit=event would name others"),
         ("causal", "output=attention layer=7", "layer must lie in -2 … 1, got 7"),
-        ("causal", "output=next_event levels=[1.5]", "levels must rise within (0, 1), got [1.5]"),
         ("masked", "output=next_event", "does not say that it was trained with objective=next_event, but null"),
-        ("bidirectional", "output=next_event", "needs a causal model trained with objective=next_event"),
         ("bidirectional", "incremental=states", "its model must be causal"),
-        ("causal", "incremental=states deterministic=on", "deterministic=batch is needed"),
         ("causal", "incremental=states unit=sequence", "is another one when it has grown; give unit=event"),
         ("causal", "incremental=states output=embeddings", "use pooling=last"),
-        ("causal", "incremental=states output=attention", "looks at all keys"),
-        ("causal", "incremental=states shards=0:1", "so shards is not taken"),
         ("causal", "incremental=states on_bad=quarantine", "so on_bad=stop is needed"),
-        ("causal", "incremental=", "incremental must name a folder, got nothing"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_a_sentence(

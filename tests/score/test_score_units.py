@@ -39,7 +39,7 @@ def test_every_event_is_one_row_with_its_times(causal: bool) -> None:
         assert (seen == full).all()
 
 
-@pytest.mark.parametrize(("causal", "pooling"), [(True, "last"), (True, "mean"), (False, "mean"), (False, "last")])
+@pytest.mark.parametrize(("causal", "pooling"), [(True, "last"), (True, "mean"), (False, "mean")])
 def test_a_row_of_an_event_depends_on_nothing_after_it(causal: bool, pooling: str) -> None:
     frame, of = events(), model(causal)
     before = every_event(encoded(frame), causal)
