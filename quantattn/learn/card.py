@@ -66,7 +66,8 @@ class Card:
         if self.trials is not None:
             said.append(f"- chosen from {self.trials:,} trials")
         if table is None:
-            return ["The test rows were not looked at: nothing says how good it is.", *(["", *said] if said else [])]
+            unknown = "There are no figures of the test rows: nothing says how good it is."
+            return [unknown, *(["", *said] if said else [])]
         names = [metric["name"] for metric in table["metrics"]]
         rows = _table(
             ["method", *(metric["title"] for metric in table["metrics"])],

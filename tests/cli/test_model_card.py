@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_run import SMALL, call
 
 from quantattn import load_model
 from quantattn.learn.card import Card
@@ -95,6 +96,25 @@ def test_every_number_of_a_card_is_that_of_the_run_s_files(kept_run: Path) -> No
     assert artefact.card == text
 
 
+def test_a_model_whose_evaluation_fails_is_kept_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("no figure today")
+
+    monkeypatch.setattr("quantattn.learn.run.evaluate", fail)
+    run = tmp_path / "run"
+    assert call(monkeypatch, "train", *SMALL, "trainer.max_steps=1", f"paths.output_dir={run}") == 1
+    assert "no figure today" in capsys.readouterr().err
+    artefact = load_model(run / "model").artefact
+    assert artefact is not None
+    assert "There are no figures of the test rows" in artefact.card
+    assert "- licence: unknown" in artefact.card
+    assert not (run / "metrics.json").exists()
+    assert call(monkeypatch, "train", *SMALL, "licence=''", f"paths.output_dir={tmp_path / 'other'}") == 2
+    assert "licence must be one line in words, got ''" in capsys.readouterr().err
+
+
 DATA: dict[str, Any] = {
     "parts": {
         "train": {"decisions": 1200, "entities": 2, "new_entities": 0, "first": 0, "last": 1_000_000_000},
@@ -124,7 +144,7 @@ def card(**changes: Any) -> str:
 
 def test_a_card_worked_by_hand_says_what_is_not_known() -> None:
     found = sections(card())
-    assert "The test rows were not looked at: nothing says how good it is." in found["Figures"]
+    assert "There are no figures of the test rows: nothing says how good it is." in found["Figures"]
     assert rows_of(found["Data"])[1:] == [
         ["train, fitted on", "1,200", "2", "1970-01-01 00:00:00", "1970-01-01 00:00:01"],
         ["valid, chosen by", "0", "0", "–", "–"],
