@@ -56,6 +56,7 @@ browser:
 	$(PYTHON) -m venv .venv
 
 .venv/.runtime: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing torch and the library into .venv; the first time this takes minutes and says nothing else"
 	$(PIP) "$(TORCH)" $(TRITON)
 	$(PIP) -c constraints.txt -e .
 	@touch $@
