@@ -16,7 +16,7 @@ from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
-from quantattn.cli.score_engine import EngineSettings, carry_out
+from quantattn.cli.score_engine import EngineSettings, carry_out, sizes
 from quantattn.cli.score_incremental import check_incremental, keep_states, only_new
 from quantattn.cli.score_outputs import OutputSettings, check_unit, chooser, output_of, policy_of
 from quantattn.cli.settings import DataSettings, PathSettings
@@ -128,7 +128,7 @@ def _score(config: DictConfig) -> int:
         constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
     columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
     work = replace(work, described={**work.described, **columns})
-    plan = make_plan(work, artefact.sha, asked.shard_decisions, policy)
+    plan = make_plan(work, artefact.sha, asked.shard_decisions, policy, sizes(asked.data.path, work.hashes))
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
     out.print(

@@ -6,9 +6,10 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -81,6 +82,16 @@ class EngineSettings:
         # How many threads share a sum on a CPU decides how it is rounded.
         threads = {} if device.startswith("cuda") else {"threads": self.threads}
         return {"deterministic": self.mode, "device": device.split(":")[0], "processor": processor(device), **threads}
+
+
+def sizes(path: str | None, names: Iterable[str]) -> dict[str, int]:
+    """Those of the inputs of these names that are files at or below `path` → their bytes."""
+    if path is None:
+        return {}
+    root, wanted = Path(path), set(names)
+    files = [root] if root.is_file() else [file for file in sorted(root.rglob("*")) if file.is_file()]
+    called = {name: file for file in files for name in (file.name, str(file.relative_to(root)))}
+    return {name: called[name].stat().st_size for name in sorted(wanted & set(called))}
 
 
 def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -> bool:

@@ -174,6 +174,7 @@ def make_plan(
     model_sha: str,
     shard_decisions: int,
     policy: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Plan:
     """Cut the sequences of `work` into shards of at least `shard_decisions` decisions (the last one may have fewer).
 
@@ -185,6 +186,7 @@ def make_plan(
         shard_decisions: size of a shard.
         policy: plain values that decide the bits of a score beside model, data and code (how batches are made, where
             they are computed), so that a table cannot go on under another one.
+        sizes: input → bytes, told beside the plan; hashes decide.
 
     Raises:
         ValueError: nothing to score, or a shard size below 1.
@@ -210,6 +212,7 @@ def make_plan(
     }
     described = json.loads(json.dumps(described, sort_keys=True))
     sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+    described["bytes"] = dict(sizes or {})
     first, rows = work.sequences.first.tolist(), work.rows.tolist()
     shards: list[Shard] = []
     begin = 0

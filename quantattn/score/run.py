@@ -26,7 +26,7 @@ class Progress:
         done: decisions in the table.
         total: decisions in all.
         found: those that were there already, or that another job has written meanwhile.
-        seconds: since the start.
+        seconds: since the first shard was given out.
         lost: workers that were lost and replaced.
         refused: rows without a score that this job has written apart.
         said: how the last of them was lost, when it is news.
@@ -168,12 +168,15 @@ class _Job:
         self.failure: Exception | None = None
         self._failed: Counter[str | None] = Counter()
         self.lost = self.refused = 0
+        self._given = False
         there = sink.written(self.numbers)
         self.left = Remaining(number for name, number in self.numbers.items() if name not in there)
         self.total = sum(shard.decisions for shard in shards)
         self.found = self.done = sum(self.shards[self.numbers[name]].decisions for name in there)
 
     def give(self) -> None:
+        if not self._given:  # what workers need to be made is no measure of their pace
+            self._given, self.began = True, time.monotonic()
         number = self.left.take()
         self.running.add(number)
         self.crew.give(self.shards[number])
