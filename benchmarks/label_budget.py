@@ -233,6 +233,9 @@ def picture(rows: Sequence[dict[str, str]]) -> Figure:
             low = [min(float(cell["low"]) for cell in cells) for cells in mine.values()]
             axes.vlines(at, low, [max(float(c["high"]) for c in cells) for cells in mine.values()], color=colour)
         axes.set_xscale("log")
+        axes.set_yscale("log")
+        ticks = (0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xticks(SHARES, [f"{share:.0%}" for share in SHARES])
         axes.minorticks_off()
         axes.set_xlabel("share of entities with labels")
@@ -241,7 +244,7 @@ def picture(rows: Sequence[dict[str, str]]) -> Figure:
 
     seeds = len({row["seed"] for row in rows})
     caption = (
-        f"Log loss on the same test rows, mean of {seeds} seeds, by what the encoder begins with; bars reach over the "
+        f"Log loss on the same test rows, mean of at most {seeds} seeds, by what the encoder begins with; bars reach over the "
         "95 % intervals of all seeds. Lower is better."
     )
     return draw("label-budget", "Labels and pretraining", caption, paint, size=(6.4, 3.2))

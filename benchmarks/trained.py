@@ -81,8 +81,13 @@ def train(
     return Trained(fitted.best_step, fitted.best_value, time.monotonic() - began)
 
 
+def scores_of(model: Model, prepared: Prepared, recipe: Recipe) -> dict[str, torch.Tensor]:
+    """What a trained model says of the test rows."""
+    half = torch.bfloat16 if recipe.trainer.precision.startswith("bf16") else None
+    return predict(model.eval(), prepared.test, recipe.max_tokens, device=recipe.device, autocast=half)
+
+
 def judge(model: Model, prepared: Prepared, recipe: Recipe) -> Table:
     """The closing table that `train.py` would print of the model's test rows."""
-    half = torch.bfloat16 if recipe.trainer.precision.startswith("bf16") else None
-    scores = predict(model.eval(), prepared.test, recipe.max_tokens, device=recipe.device, autocast=half)
-    return judged(prepared, next(iter(model.decision_heads())), scores, seed=recipe.seed)[0]
+    head = next(iter(model.decision_heads()))
+    return judged(prepared, head, scores_of(model, prepared, recipe), seed=recipe.seed)[0]
