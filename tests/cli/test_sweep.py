@@ -45,6 +45,22 @@ QUICK += [
 """Rates of which most are too high, so that trials fail or are pruned."""
 
 
+KILLED_AFTER_A_CHECKPOINT = """
+import os, signal, sys
+from quantattn.cli import main
+from quantattn.learn import fit
+
+write = fit.write_checkpoint
+
+def write_and_die(*given, **named):
+    write(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+fit.write_checkpoint = write_and_die
+sys.exit(main("sweep"))
+"""
+
+
 def folder_of(place: Path) -> Path:
     return place / "runs" / "synthetic" / "sweep" / "study"
 
@@ -117,18 +133,14 @@ def test_the_best_trial_is_evaluated_with_the_count_in_its_report_and_its_model(
 def test_a_killed_worker_s_trial_goes_on_under_its_number_and_nothing_is_counted_twice(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, str(ROOT / "sweep.py"), *QUICK, "sweep.trials=1", "trainer.checkpoint_every=1"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    while not (folder_of(tmp_path) / "0" / "checkpoints" / "last.ckpt").exists() and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    given = [*QUICK, "sweep.trials=1", "trainer.checkpoint_every=1"]
+    command = [sys.executable, "-c", KILLED_AFTER_A_CHECKPOINT, *given]
+    paths = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **paths}, stdout=subprocess.DEVNULL, timeout=300)
+    assert done.returncode == -signal.SIGKILL
+    assert (folder_of(tmp_path) / "0" / "checkpoints" / "last.ckpt").is_file()
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, "sweep", *QUICK, "sweep.trials=1", "trainer.checkpoint_every=1") == 0
+    assert call(monkeypatch, "sweep", *given) == 0
     assert "trial 0: goes on" in capsys.readouterr().out
     whole, parts = account_of(searched), account_of(tmp_path)
     same = ("number", "state", "value", "settings", "why")
@@ -136,7 +148,7 @@ def test_a_killed_worker_s_trial_goes_on_under_its_number_and_nothing_is_counted
         [each[name] for name in same] for each in whole["each"][:1]
     ]
     assert parts["trials"] == 1
-    assert call(monkeypatch, "sweep", *QUICK, "sweep.trials=1", "trainer.checkpoint_every=1") == 0
+    assert call(monkeypatch, "sweep", *given) == 0
     said = capsys.readouterr().out
     assert "best of 1 trial by" in said
     assert "run folder" not in said, "nothing is left to do, and the test rows are not read again"
@@ -222,6 +234,7 @@ def test_a_silent_trial_of_another_machine_is_given_up_and_counted_once(tmp_path
     for silent in (studies.SILENT - 60, studies.SILENT + 60):
         trial = study.ask()
         trial.set_user_attr("machine", "elsewhere")
+        trial.set_user_attr("folder", str(tmp_path / str(trial.number)))
         trial.set_user_attr("alive", time.time() - silent)
     assert Worker(study, like, Console(quiet=True)).take() is None, "both count"
     assert [trial.state.name for trial in counted(study)] == ["RUNNING", "FAIL"]
@@ -273,3 +286,18 @@ def test_no_password_of_a_database_is_ever_said(
     assert said.err.count("\n") == 1
     assert "hunter2" not in said.out + said.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_trial_in_another_folder_of_this_machine_is_left_to_whoever_has_it(tmp_path: Path) -> None:
+    study, like = study_at(tmp_path, trials=1)
+    first = Worker(study, like, Console(quiet=True)).take()
+    assert first is not None
+    with first:
+        assert Worker(study, like, Console(quiet=True)).take() is None, "its folder is held"
+        other = Search(**{**vars(like), "root": tmp_path / "other"})
+        assert Worker(study, other, Console(quiet=True)).take() is None, "and this one is not its folder"
+    again = Worker(study, like, Console(quiet=True)).take()
+    assert again is not None
+    with again:
+        assert again.again
+        assert again.number == first.number == 0

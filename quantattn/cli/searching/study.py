@@ -202,10 +202,22 @@ def lost(study: Study, root: Path) -> list[FrozenTrial]:
     found = []
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         begun = trial.datetime_start.timestamp() if trial.datetime_start is not None else 0.0
-        here = trial.user_attrs.get("machine") == platform.node() or (root / str(trial.number)).is_dir()
-        if here if "machine" in trial.user_attrs else time.time() - begun > UNBORN:
+        if _is_here(trial, root) if "folder" in trial.user_attrs else time.time() - begun > UNBORN:
             found.append(trial)
     return found
+
+
+def begun_here(trial: Trial, root: Path) -> None:
+    """Say in a trial where it is worked on."""
+    trial.set_user_attr("machine", platform.node())
+    trial.set_user_attr("folder", str((root / str(trial.number)).absolute()))
+
+
+def _is_here(trial: FrozenTrial, root: Path) -> bool:
+    """Whether a trial lies in this folder, on this machine or a shared disk: then a lock says who is at work on it."""
+    folder = (root / str(trial.number)).absolute()
+    same = trial.user_attrs.get("machine") == platform.node() or folder.is_dir()
+    return same and trial.user_attrs.get("folder") == str(folder)
 
 
 def give_up_silent(study: Study, root: Path) -> list[int]:
@@ -216,8 +228,7 @@ def give_up_silent(study: Study, root: Path) -> list[int]:
     gone = []
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         silent = time.time() - trial.user_attrs.get("alive", time.time())
-        elsewhere = trial.user_attrs.get("machine") != platform.node() and not (root / str(trial.number)).is_dir()
-        if elsewhere and silent > SILENT:
+        if not _is_here(trial, root) and silent > SILENT:
             Trial(study, trial._trial_id).set_user_attr("why", f"its machine gave no sign of life for {silent:.0f} s")
             study.tell(trial.number, state=TrialState.FAIL)
             gone.append(trial.number)

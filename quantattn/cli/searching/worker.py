@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,7 +21,16 @@ from quantattn.cli.errors import DONE, INTERRUPTED, STOPPED, USAGE, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import prepare
 from quantattn.cli.searching.space import Parameter, as_override
-from quantattn.cli.searching.study import SweepSettings, alive, counted, draw, give_back, give_up_silent, lost
+from quantattn.cli.searching.study import (
+    SweepSettings,
+    alive,
+    begun_here,
+    counted,
+    draw,
+    give_back,
+    give_up_silent,
+    lost,
+)
 from quantattn.cli.settings import TrainSettings
 from quantattn.cli.train import build, train_held
 from quantattn.data.prepared import Prepared
@@ -190,7 +198,7 @@ class Worker:
         return stack
 
     def _held(self, trial: Trial, stack: ExitStack, again: bool) -> Held:
-        trial.set_user_attr("machine", platform.node())
+        begun_here(trial, self.like.root)
         stack.enter_context(alive(trial))
         return Held(trial, self.like.root / str(trial.number), stack, again)
 
