@@ -27,6 +27,7 @@ from quantattn.nn import (
     save_pretrained,
 )
 from quantattn.nn import portable as portable_module
+from quantattn.nn.ensemble import Ensemble
 from quantattn.nn.export import FORMATS, drawn_packs, export_model, held_against, opened
 from quantattn.nn.portable import inputs_of
 
@@ -98,6 +99,10 @@ def test_a_program_of_torch_gives_the_library_s_answers_on_any_pack(packs: Any, 
         assert list(found) == list(expected)
         for name in names:
             torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-5)
+    nothing = replace(
+        packs.random([5, 2], positions=[]), vectors={"filing": Vectors(torch.arange(0), torch.zeros(0, 3))}
+    )
+    assert [tuple(x.shape) for x in run(inputs_of(model.encoder.config, nothing)).values()] == [(0, 3)] * 2 + [(0,)] * 4
     document = json.loads((out / "export.json").read_text())
     assert document["model"] == hashlib.sha256((source / "manifest.json").read_bytes()).hexdigest()
     assert document["outputs"][0] == {
@@ -204,6 +209,9 @@ def test_the_budget_is_that_of_attention_worked_by_hand(saved: Path) -> None:
 def test_what_cannot_be_exported_is_refused_by_name(packs: Any, tiny: Any, saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format must be one of torch, onnx, got 'tflite'"):
         export_model(saved, tmp_path / "out", "tflite")
+    source = save_pretrained(Ensemble([load_model(saved), load_model(saved)]), tmp_path / "ensemble")
+    with pytest.raises(ValueError, match="is an ensemble; export its members"):
+        export_model(source, tmp_path / "out", "torch")
     config = tiny().config.with_changes(values=("size_value", "time"))
     batch = packs.random([3])
     with pytest.raises(ValueError, match="two inputs of the exported model would be called 'time'"):
