@@ -244,8 +244,8 @@ def picture(rows: Sequence[dict[str, str]]) -> Figure:
 
     seeds = len({row["seed"] for row in rows})
     caption = (
-        f"Log loss on the same test rows, mean of at most {seeds} seeds, by what the encoder begins with; bars reach over the "
-        "95 % intervals of all seeds. Lower is better."
+        f"Log loss on the same test rows, mean of at most {seeds} seeds, by what the encoder begins with; bars reach "
+        "over the 95 % intervals of all seeds. Lower is better."
     )
     return draw("label-budget", "Labels and pretraining", caption, paint, size=(6.4, 3.2))
 

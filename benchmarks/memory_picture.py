@@ -65,8 +65,8 @@ def draw_memory(rows: Sequence[Mapping[str, str]]) -> Figure:
     seeds = len({row["seed"] for row in rows})
     ((size, budget),) = made
     caption = (
-        "Share of the gap between the best baseline and the best possible that is closed on later data, mean of at most "
-        f"{seeds} seeds, size {size}, the time of {budget} steps of the encoder; bars reach over the 95 % intervals of "
-        "all seeds. The line at 1 is the Bayes bound, the dotted one 95 % of the way."
+        "Share of the gap between the best baseline and the best possible that is closed on later data, mean of at "
+        f"most {seeds} seeds, size {size}, the time of {budget} steps of the encoder; bars reach over the 95 % "
+        "intervals of all seeds. The line at 1 is the Bayes bound, the dotted one 95 % of the way."
     )
     return draw("long-memory", "Skill against distance", caption, paint, size=(6.4, 3.2))
