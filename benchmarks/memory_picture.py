@@ -22,7 +22,7 @@ APART = 0.05
 
 
 def draw_memory(rows: Sequence[Mapping[str, str]]) -> Figure:
-    """A point a method and distance, the mean of its seeds; bars from the least to the highest end of their intervals.
+    """A mark a method and distance, the mean of its seeds, and beside it a bar for each of them, its interval.
 
     Args:
         rows: as `long_memory.py` writes them, of one size and budget.
@@ -47,10 +47,12 @@ def draw_memory(rows: Sequence[Mapping[str, str]]) -> Figure:
                 continue
             at = [distance * (1 + APART) ** (place - 2) for distance in mine]
             mean = [fmean(float(cell["skill"]) for cell in cells) for cells in mine.values()]
-            low = [min(float(cell["low"]) for cell in cells) for cells in mine.values()]
-            high = [max(float(cell["high"]) for cell in cells) for cells in mine.values()]
-            axes.plot(at, mean, color=colour, marker=mark, markersize=4, linestyle=line, label=method)
-            axes.vlines(at, low, high, color=colour, linewidth=1)
+            axes.plot(at, mean, color=colour, linestyle=line, label=method, marker=mark, markersize=4)
+            for place_of, cells in zip(at, mine.values(), strict=True):
+                # Every seed by itself: some find what decides and some do not, and a mean of those is nobody's skill.
+                beside = [place_of * (1 + APART / 4) ** n for n in range(1, len(cells) + 1)]
+                axes.plot(beside, [float(cell["skill"]) for cell in cells], "_", color=colour, markersize=5)
+                axes.vlines(beside, *([float(c[end]) for c in cells] for end in ("low", "high")), color=colour)
             if method == "encoder, context cut":
                 theory = [fmean(float(cell["theory"]) for cell in cells) for cells in mine.values()]
                 axes.plot(at, theory, "_", color=MUTED, markersize=14, label="what theory says of it")
@@ -66,7 +68,7 @@ def draw_memory(rows: Sequence[Mapping[str, str]]) -> Figure:
     ((size, budget),) = made
     caption = (
         "Share of the gap between the best baseline and the best possible that is closed on later data, mean of at "
-        f"most {seeds} seeds, size {size}, the time of {budget} steps of the encoder; bars reach over the 95 % "
-        "intervals of all seeds. The line at 1 is the Bayes bound, the dotted one 95 % of the way."
+        f"most {seeds} seeds, size {size}, the time of {budget} steps of the encoder; beside it each seed with its "
+        "95 % interval. The line at 1 is the Bayes bound, the dotted one 95 % of the way."
     )
     return draw("long-memory", "Skill against distance", caption, paint, size=(6.4, 3.2))
