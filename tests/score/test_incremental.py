@@ -70,7 +70,7 @@ CUTS = {
 PLAIN: tuple[Output, str, dict[str, Any]] = (Scores(CLASSES), "decision", {})
 OTHERS: list[tuple[Output, str, dict[str, Any]]] = [
     (Embeddings("last"), "event", {}),
-    (Scores(CLASSES), "decision", {"layout": "each"}),
+    (Scores(CLASSES), "decision", {"layout": "each", "decision_every": 8}),
     (Scores(CLASSES), "decision", {"layout": "windows"}),
     (Embeddings("last"), "decision", {"layout": "document", "max_seq_len": 96}),
 ]
@@ -135,7 +135,7 @@ def test_a_job_that_was_stopped_goes_on_as_if_it_had_not_been(stop_after: int, t
 def test_states_are_bounded_by_the_open_sequences(tmp_path: Path) -> None:
     """Files hold each entity once, whatever has been kept before, and at most max_seq_len tokens of it."""
     states = tmp_path / "states"
-    for number, count in enumerate(range(20, 82, 6)):
+    for number, count in enumerate(range(20, 82, 15)):
         job(grown((count, 40, count)), tmp_path / str(number), states)
         held = [read_state(path) for path in states.iterdir() if path.name != INDEX]
         names = [name for tree in held for name, *_ in tree["entities"]]
@@ -178,7 +178,7 @@ def test_damaged_states_are_refused_byte_by_byte(tmp_path: Path) -> None:
     largest = max(states.iterdir(), key=lambda path: path.stat().st_size)
     for path in (states / INDEX, largest):
         whole = path.read_bytes()
-        for number, bad in enumerate((whole[:-1] + bytes([whole[-1] ^ 1]), whole[:500], b"", b"\x80\x04" + whole)):
+        for number, bad in enumerate((whole[:-1] + bytes([whole[-1] ^ 1]), b"\x80\x04" + whole)):
             path.write_bytes(bad)
             with pytest.raises(ValueError, match=r"(is damaged|begins as a pickle).*; remove the folder, or name"):
                 job(grown(WHOLE), tmp_path / f"{path.name}-{number}", states)

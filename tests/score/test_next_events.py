@@ -34,7 +34,8 @@ def predicting(time: str | None = "lognormal") -> Model:
 
 
 def table_of(out: Path, of: Model, said: NextEvents, **options: Any) -> pl.DataFrame:
-    given = work(every_event(encoded(events()), True))
+    made = encoded(events())
+    given = work(every_event(made, True) if options.pop("every", True) else made)
     plan = make_plan(given, "m", options.pop("shard", 1000))
     assert score(Worker(of, given, plan, options.pop("max_tokens", 200), output=said, **options), out)
     return pl.read_delta(str(out)).sort("key")
@@ -126,7 +127,9 @@ def test_columns_are_the_heads_own_laws(tmp_path: Path) -> None:
 def test_no_batch_and_no_shard_changes_a_bit(tmp_path: Path) -> None:
     said = NextEvents(meanings(vocabulary()), (0.5,))
     tables = [
-        table_of(tmp_path / str(i), predicting(), said, deterministic="batch", max_tokens=tokens, shard=shard)
+        table_of(
+            tmp_path / str(i), predicting(), said, deterministic="batch", max_tokens=tokens, shard=shard, every=False
+        )
         for i, (tokens, shard) in enumerate([(32, 1000), (3000, 17)])
     ]
     assert tables[0].drop("plan_sha").equals(tables[1].drop("plan_sha"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -42,9 +43,10 @@ def test_every_event_is_one_row_with_its_times(causal: bool) -> None:
 @pytest.mark.parametrize(("causal", "pooling"), [(True, "last"), (True, "mean"), (False, "mean")])
 def test_a_row_of_an_event_depends_on_nothing_after_it(causal: bool, pooling: str) -> None:
     frame, of = events(), model(causal)
-    before = every_event(encoded(frame), causal)
+    short: dict[str, Any] = {} if causal else {"max_seq_len": 8, "min_context": 8}
+    before = every_event(encoded(frame, **short), causal)
     time = int(np.sort(before.as_of)[len(before.as_of) // 2])
-    after = every_event(encoded(changed_after(frame, time)), causal)
+    after = every_event(encoded(changed_after(frame, time), **short), causal)
     one, other = (named(made, embeddings(made, of, pooling)) for made in (before, after))
     known = dict(zip(one, before.as_of.tolist(), strict=True))
     past = [key for key in one if known[key] <= time]
