@@ -24,18 +24,19 @@ class _Hand:
     """What an actor is: a worker of its own."""
 
     def __init__(self, recipe: Recipe, device: str) -> None:
-        torch.set_num_threads(recipe.threads)
-        torch.use_deterministic_algorithms(recipe.given.get("deterministic") is not False)
-        self._worker, self._sink = recipe.worker(device), DeltaSink(recipe.out, recipe.plan)
-        self._on_bad = recipe.on_bad
+        self._recipe, self._device = recipe, device
 
     def ready(self) -> int:
-        """Its process id, once it is made."""
+        """Make the worker, and say in which process it is: an error in `__init__` would come back without its class."""
+        recipe = self._recipe
+        torch.set_num_threads(recipe.threads)
+        torch.use_deterministic_algorithms(recipe.given.get("deterministic") is not False)
+        self._worker, self._sink = recipe.worker(self._device), DeltaSink(recipe.out, recipe.plan)
         return os.getpid()
 
     def write(self, shard: Shard) -> Outcome:
         """See `write_shard`."""
-        return write_shard(self._worker, self._sink, shard, self._on_bad)
+        return write_shard(self._worker, self._sink, shard, self._recipe.on_bad)
 
 
 @dataclass
@@ -136,9 +137,6 @@ class Cluster:
         return _Place(number, actor, actor.ready.remote())
 
     def _lost(self, place: _Place, error: Exception) -> Outcome:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, self._ray.exceptions.RayTaskError):  # it could not be made
-            return Outcome(place.shard, "failed", error=told(cause.cause))
         doing = f"at {place.shard.name}" if place.shard is not None else "while it had no shard"
         why = str(error).strip().splitlines()[-1]
         return Outcome(place.shard, "lost", said=f"worker {place.number} (process {place.pid}) was lost {doing}: {why}")
