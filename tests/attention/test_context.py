@@ -31,7 +31,7 @@ def computed_on(device: str, folder: Path) -> list[dict[str, Any]]:
     environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **os.environ}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script), str(folder), device],
-        capture_output=True, text=True, timeout=240, env=environment, cwd=script.parents[2],
+        capture_output=True, text=True, timeout=600, env=environment, cwd=script.parents[2],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"{process}.pt", weights_only=True) for process in range(PROCESSES)]

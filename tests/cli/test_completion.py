@@ -52,5 +52,5 @@ def test_a_real_bash_completes_a_setting(tmp_path: Path, capsys: pytest.CaptureF
         $(complete -p quantattn | sed 's/.*-F \\([^ ]*\\).*/\\1/')
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash", "--norc", "-c", asks], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "--norc", "-c", asks], capture_output=True, text=True, timeout=600)
     assert done.stdout.split() == ["optimizer.weight_decay="], done.stderr

@@ -136,7 +136,7 @@ def test_a_killed_worker_s_trial_goes_on_under_its_number_and_nothing_is_counted
     given = [*QUICK, "sweep.trials=1", "trainer.checkpoint_every=1"]
     command = [sys.executable, "-c", KILLED_AFTER_A_CHECKPOINT, *given]
     paths = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **paths}, stdout=subprocess.DEVNULL, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **paths}, stdout=subprocess.DEVNULL, timeout=600)
     assert done.returncode == -signal.SIGKILL
     assert (folder_of(tmp_path) / "0" / "checkpoints" / "last.ckpt").is_file()
     monkeypatch.chdir(tmp_path)

@@ -48,7 +48,7 @@ def test_the_site_builds_without_a_complaint_and_can_be_read(tmp_path: Path, bro
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    done = subprocess.run([*BUILD, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*BUILD, str(tmp_path)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert "holds something that is no site" in done.stderr
     assert (tmp_path / "thesis.txt").read_text() == "mine"

@@ -116,7 +116,7 @@ class Browser:
         """End the browser."""
         self._process.terminate()
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

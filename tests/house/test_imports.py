@@ -265,6 +265,6 @@ assert quantattn.Encoder is not None and quantattn.load_model is not None
 state = quantattn.AttentionState.empty(3, 4)
 print("imported", quantattn.__version__)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("imported")

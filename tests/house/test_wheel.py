@@ -26,12 +26,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(home), str(source)]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(build, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = home.glob("*.whl")
     target = home / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
-    done = subprocess.run([*pip, str(wheel)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*pip, str(wheel)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return target
 
@@ -40,7 +40,7 @@ def run(installed: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProc
     environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
     script = installed / "bin" / "quantattn"
     return subprocess.run(
-        [sys.executable, str(script), *arguments], capture_output=True, text=True, cwd=cwd, env=environment, timeout=120
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, cwd=cwd, env=environment, timeout=600
     )
 
 

@@ -76,7 +76,7 @@ def without_the_library(folder: Path, *blocked: str) -> list[str]:
     (code,) = re.findall(r"```python\n(.+?)```", (folder / "README.md").read_text(), re.DOTALL)
     missing = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in ("quantattn", *blocked))
     done = subprocess.run(
-        [sys.executable, "-c", missing + code], capture_output=True, text=True, cwd=folder, timeout=120
+        [sys.executable, "-c", missing + code], capture_output=True, text=True, cwd=folder, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

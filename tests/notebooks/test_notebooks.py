@@ -20,7 +20,7 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_to_its_answer(path: Path) -> None:
     notebook = jupytext.read(path)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(ROOT)}}).execute()
     kinds = [cell.cell_type for cell in notebook.cells]
     assert (kinds[0], kinds[-1]) == ("markdown", "markdown")
     assert "?" in notebook.cells[0].source
