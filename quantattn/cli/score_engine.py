@@ -17,6 +17,7 @@ from rich.console import Console
 
 from quantattn.cli import show
 from quantattn.cli.errors import UsageError
+from quantattn.data.filings.pool import available_cores
 from quantattn.score.cluster import Cluster
 from quantattn.score.crew import Alone, Crew, OnBad, Recipe
 from quantattn.score.installed import processor
@@ -25,6 +26,8 @@ from quantattn.score.run import Progress, score_with
 from quantattn.score.share import scratch, share
 from quantattn.score.sink import DeltaSink, apart
 from quantattn.score.worker import Worker
+
+SHARDS_A_WORKER, MOST_ON_A_CPU = 4, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,8 @@ class EngineSettings:
             promises neither.
         engine: "local", processes of this machine; or "ray", those of a cluster.
         device: "cpu", "cuda", or "auto", the GPUs when there are any.
-        workers: processes; None: one a GPU, or one.
+        workers: processes; None: one a GPU; on a CPU as many as there are cores, 8 at most, and no more than keeps each
+            at four shards, which are worth its start.
         threads: of the CPU, on which each of them computes.
         shards: "FIRST:LAST" of the plan's, when other jobs do the others; None: all.
         on_bad: what becomes of a decision without a score: "stop" ends the job, "quarantine" writes it apart.
@@ -68,17 +72,17 @@ class EngineSettings:
             return self.deterministic
         return "on" if self.deterministic else "off"
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """One a worker."""
+    def devices(self, shards: int = 1) -> tuple[str, ...]:
+        """One a worker, for so many shards."""
         gpus = torch.cuda.device_count() if self.device != "cpu" and torch.cuda.is_available() else 0
-        workers = self.workers or max(gpus, 1)
+        cores = min(shards // SHARDS_A_WORKER, available_cores() // self.threads, MOST_ON_A_CPU)
+        workers = self.workers or gpus or max(cores, 1)
         return tuple(f"cuda:{number % gpus}" if gpus else "cpu" for number in range(workers))
 
     @property
     def bits(self) -> dict[str, Any]:
         """What of it decides the bits of a row: for a plan."""
-        device = self.devices[0]
+        device = self.devices()[0]
         # How many threads share a sum on a CPU decides how it is rounded.
         threads = {} if device.startswith("cuda") else {"threads": self.threads}
         return {"deterministic": self.mode, "device": device.split(":")[0], "processor": processor(device), **threads}
@@ -107,7 +111,7 @@ def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -
         raise UsageError(str(error)) from error
     with ExitStack() as stack:
         stop = stack.enter_context(_told_to_stop())
-        crew = _crew(asked, recipe, model, stack)
+        crew = _crew(asked, recipe, len(shards), model, stack)
         finished = score_with(crew, recipe.plan, recipe.out, shards, watch=_teller(out), stop=stop)
     if finished and len(shards) == len(recipe.plan.shards) and (left := DeltaSink(recipe.out, recipe.plan).clean()):
         out.print(f"removed {left} files of rows that writers had left behind who were killed before their commit")
@@ -116,14 +120,15 @@ def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -
     return finished
 
 
-def _crew(asked: EngineSettings, recipe: Recipe, model: Any, stack: ExitStack) -> Crew:
+def _crew(asked: EngineSettings, recipe: Recipe, shards: int, model: Any, stack: ExitStack) -> Crew:
+    devices = asked.devices(shards)
     if asked.engine == "ray":
-        return Cluster(recipe, asked.workers, asked.devices[0].startswith("cuda"))
-    if len(asked.devices) == 1:
+        return Cluster(recipe, asked.workers, devices[0].startswith("cuda"))
+    if len(devices) == 1:
         stack.enter_context(_threads(asked.threads))
-        return Alone(Worker(model, device=asked.devices[0], **recipe.given), recipe.out, recipe.on_bad)
+        return Alone(Worker(model, device=devices[0], **recipe.given), recipe.out, recipe.on_bad)
     work = share(recipe.given["work"], stack.enter_context(scratch()))
-    return Processes(replace(recipe, given={**recipe.given, "work": work}), asked.devices)
+    return Processes(replace(recipe, given={**recipe.given, "work": work}), devices)
 
 
 def _teller(out: Console) -> Callable[[Progress], None]:

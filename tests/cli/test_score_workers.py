@@ -1,0 +1,22 @@
+"""How many workers a job has that was not told."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantattn.cli import score_engine
+from quantattn.cli.score_engine import EngineSettings
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "shards", "workers"),
+    [(4, 1, 1, 1), (4, 1, 7, 1), (4, 1, 8, 2), (4, 1, 1000, 4), (64, 1, 1000, 8), (4, 2, 1000, 2), (2, 4, 1000, 1)],
+)
+def test_on_a_cpu_workers_are_as_many_as_cores_and_as_what_there_is_to_do(
+    monkeypatch: pytest.MonkeyPatch, cores: int, threads: int, shards: int, workers: int
+) -> None:
+    monkeypatch.setattr(score_engine, "available_cores", lambda: cores)
+    asked = EngineSettings(deterministic="batch", device="cpu", threads=threads)
+    assert asked.devices(shards) == ("cpu",) * workers
+    told = EngineSettings(deterministic="batch", device="cpu", threads=threads, workers=3)
+    assert told.devices(shards) == ("cpu",) * 3
