@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from quantattn.cli.searching.telling import tell, write_account
 from quantattn.cli.searching.worker import Search, Worker
 from quantattn.cli.settings import TrainSettings
 from quantattn.cli.train import build, stopping_on_sigterm
-from quantattn.learn.folder import redact
+from quantattn.learn.folder import made_and_open, redact
 
 UNCOMPARED = {
     *("paths", "tags", "title", "question", "test", "trials", "logger", "ckpt_path", "shards", "optimized_metric"),
@@ -167,15 +166,6 @@ def search(wanted: Wanted, flags: list[str]) -> int:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make `folder`, and be the one process on this machine in the block; a folder left empty goes again."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    held = os.open(folder, os.O_RDONLY)
-    try:
+    with made_and_open(folder) as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(held)
-        for path in made:
-            if any(path.iterdir()):
-                break
-            path.rmdir()

@@ -91,6 +91,22 @@ def commit() -> str:
 
 
 @contextmanager
+def made_and_open(folder: Path) -> Iterator[int]:
+    """Make `folder` and hold a descriptor of it; what was made and is still empty at the end goes again."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        yield held
+    finally:
+        os.close(held)
+        for path in made:
+            if any(path.iterdir()):
+                break
+            path.rmdir()
+
+
+@contextmanager
 def holding(folder: Path) -> Iterator[None]:
     """Make `folder`, for this process alone until the end of the block, when it goes again if it is still empty.
 
@@ -99,22 +115,13 @@ def holding(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: another process holds it.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    held = os.open(folder, os.O_RDONLY)
-    try:
+    with made_and_open(folder) as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{folder} is in use by a run that has not ended; name another folder") from None
         _clear(folder)
         yield
-    finally:
-        os.close(held)
-        for path in made:
-            if any(path.iterdir()):
-                break
-            path.rmdir()
 
 
 def _clear(folder: Path) -> None:
