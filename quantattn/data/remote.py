@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 
 def is_remote(path: str) -> bool:
@@ -17,7 +17,8 @@ def fetch(url: str, folder: Path) -> Path:
     from where these packages look for them.
 
     Raises:
-        ValueError: no such scheme, a package that is missing, credentials in the URL, or nothing under that name.
+        ValueError: no such scheme, a package that is missing, credentials in the URL, nothing under that name, or a key
+            that would leave `folder`.
     """
     import fsspec
 
@@ -37,7 +38,12 @@ def fetch(url: str, folder: Path) -> Path:
         raise ValueError(f"data.path={url}: there is no such file or prefix")
     local = folder / name
     if store.isdir(path):
-        store.get(path.rstrip("/") + "/", f"{local}/", recursive=True)
+        root = path.rstrip("/") + "/"
+        for key in sorted(store.find(path)):
+            if ".." in (within := PurePosixPath(key.removeprefix(root))).parts or within.is_absolute():
+                raise ValueError(f"data.path={url}: {key!r} is no name of a file below it")
+            (local / within).parent.mkdir(parents=True, exist_ok=True)
+            store.get_file(key, str(local / within))
     else:
         store.get_file(path, str(local))
     return local

@@ -45,6 +45,22 @@ def test_data_are_fetched_under_their_own_names(tmp_path: Path) -> None:
     assert fetch(f"file://{tmp_path}/market", tmp_path / "no") == tmp_path / "market"
 
 
+def test_no_key_of_a_store_leads_out_of_the_folder(tmp_path: Path) -> None:
+    import fsspec
+    from fsspec.implementations.memory import MemoryFile
+
+    store = fsspec.filesystem("memory")
+    odd = ("/odd/a.csv", "/odd/../../b.csv")
+    store.store |= {key: MemoryFile(store, key, b"1") for key in odd}
+    try:
+        with pytest.raises(ValueError, match="is no name of a file below it"):
+            fetch("memory://odd", tmp_path / "in" / "deep")
+        assert all((tmp_path / "in" / "deep") in path.parents for path in tmp_path.rglob("*.csv"))
+    finally:
+        for key in odd:
+            del store.store[key]
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
