@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -37,6 +38,8 @@ from quantattn.attention.state import Attended, lse_dtype
 
 LARGEST = 448.0
 """Largest float8 e4m3."""
+PART = 1 / LARGEST
+"""Scales are products with this: a quotient by 448 has other bits on a GPU than on a CPU."""
 ROWS_Q, ROWS_K = 128, 64
 """Rows of q and of k that share a scale: the tiles of the kernel."""
 BELOW = 8
@@ -82,7 +85,7 @@ def quantise(x: Tensor, rows: int, *, shared: bool = False) -> Quantised:
     if shared:
         largest = largest.amax().expand_as(largest)
     # Not below the normal numbers: a quotient by 0 would be none.
-    scale = (largest.float() / LARGEST).clamp_min(torch.finfo(torch.float32).tiny).where(largest != 0, 1.0)
+    scale = (largest.float() * PART).clamp_min(torch.finfo(torch.float32).tiny).where(largest != 0, 1.0)
     values = (padded / scale).to(torch.float8_e4m3fn).view(batch, blocks * rows, heads, d)[:, :n].contiguous()
     return Quantised(values, scale[:, :, 0, :, 0].transpose(1, 2).contiguous(), rows)
 
@@ -104,15 +107,17 @@ def hadamard(x: Tensor) -> Tensor:
     return y.view(x.shape) / math.sqrt(d)
 
 
-def signs(d: int, seed: int) -> Tensor:
-    """(D,) of ±1, the same on every device."""
-    return torch.randint(0, 2, (d,), generator=torch.Generator().manual_seed(seed)) * 2 - 1
+@lru_cache(maxsize=64)
+def signs(d: int, seed: int, device: torch.device) -> Tensor:
+    """(D,) of ±1, the same on every device; kept, because a copy to a GPU waits until that has nothing to do."""
+    with torch.inference_mode(False):
+        return (torch.randint(0, 2, (d,), generator=torch.Generator().manual_seed(seed)) * 2 - 1).to(device)
 
 
 def rotated(x: Tensor, seed: int = 0) -> Tensor:
     """X · diag(±1) · H / √D over the last axis, a power of two; one orthogonal matrix a seed, on every device."""
     x = x.to(lse_dtype(x.dtype))
-    return hadamard(x * signs(x.shape[-1], seed).to(x.device, x.dtype))
+    return hadamard(x * signs(x.shape[-1], seed, x.device).to(x.dtype))
 
 
 def float8_attention(

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from quantattn.attention.float8 import LARGEST, ROWS_K, ROWS_Q, signs
+from quantattn.attention.float8 import PART, ROWS_K, ROWS_Q, signs
 from quantattn.attention.kernels.hopper import tasks
 from quantattn.attention.kernels.hopper.compat import descriptor_of
 from quantattn.attention.kernels.hopper.configs import FLOAT8, ForwardConfig
@@ -25,7 +25,7 @@ from quantattn.attention.kernels.launch import strides
 from quantattn.attention.state import Attended
 
 _TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
-_LARGEST = tl.constexpr(LARGEST)
+_PART = tl.constexpr(PART)
 _KEYS = 128
 """Values are written in pieces of so many keys; the last one is filled up with zeros."""
 
@@ -79,7 +79,7 @@ def _round_rows(
         x = tl.dot(x, _hadamard(BLOCK_D).to(x.dtype)) * (1.0 / tl.sqrt(tl.cast(BLOCK_D, tl.float32)))
     x = x.to(tl.float32)
     largest = tl.max(tl.max(tl.abs(x), 1), 0)
-    scale = tl.where(largest == 0.0, 1.0, tl.maximum(largest / _LARGEST, _TINY))
+    scale = tl.where(largest == 0.0, 1.0, tl.maximum(largest * _PART, _TINY))
     rounded = tl.math.div_rn(x, tl.zeros_like(x) + scale).to(tl.float8e4nv)
     to = to_ptr + ((batch.to(tl.int64) * n + row) * heads + head)[:, None] * BLOCK_D + column[None, :]
     tl.store(to, rounded, mask=inside)
@@ -88,8 +88,9 @@ def _round_rows(
 
 @triton.jit(do_not_specialize=["n", "heads"])
 def _round_values(
-    v_ptr, scale_ptr, to_ptr, n, heads, v_strides, KEYS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
-):
+    v_ptr, largest_ptr, scale_ptr, to_ptr, n, heads, v_strides,
+    KEYS: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     """KEYS rows of one head, rounded with the head's scale, transposed, and in the order that the kernel wants."""
     head = tl.program_id(1) % heads
     batch = tl.program_id(1) // heads
@@ -100,18 +101,21 @@ def _round_values(
     at = batch.to(tl.int64) * v_strides[0] + row[:, None].to(tl.int64) * v_strides[1] + head * v_strides[2]
     inside = (row < n)[:, None] & (column < D)[None, :]
     v = tl.load(v_ptr + at + column[None, :] * v_strides[3], mask=inside, other=0.0).to(tl.float32)
-    scale = tl.load(scale_ptr + tl.program_id(1))
+    largest = tl.load(largest_ptr + tl.program_id(1))
+    part = tl.maximum(largest * _PART, _TINY, propagate_nan=tl.PropagateNan.ALL)
+    scale = tl.where(largest == 0.0, 1.0, part)
     rounded = tl.math.div_rn(v, tl.zeros_like(v) + scale).to(tl.float8e4nv)
     length = tl.num_programs(0).to(tl.int64) * KEYS
     to = to_ptr + (tl.program_id(1) * BLOCK_D + column[:, None]) * length + tl.program_id(0) * KEYS + place[None, :]
     tl.store(to, tl.trans(rounded))
+    tl.store(scale_ptr + tl.program_id(1), scale, mask=tl.program_id(0) == 0)
 
 
 def round_inputs(q: Tensor, k: Tensor, v: Tensor, *, incoherent: bool, seed: int) -> Rounded:
     """Round q (B, N, H, D), k and v (B, Nk, Hkv, D), 16 bits, D ≤ 128, no axis empty, as `float8.quantise` does."""
     d, device = q.shape[-1], q.device
     width = 64 if d <= 64 else 128
-    turned = signs(width, seed).to(device) if incoherent else None
+    turned = signs(width, seed, device) if incoherent else None
     eights = []
     for x, rows in ((q, ROWS_Q), (k, ROWS_K)):
         batch, n, heads, _ = x.shape
@@ -124,10 +128,12 @@ def round_inputs(q: Tensor, k: Tensor, v: Tensor, *, incoherent: bool, seed: int
         eights.append((to, scale))
     batch, n, heads, _ = v.shape
     largest = torch.linalg.vector_norm(v, math.inf, dim=(1, 3), dtype=torch.float32)
-    v_scale = (largest / LARGEST).clamp_min(torch.finfo(torch.float32).tiny).where(largest != 0, 1.0)
+    v_scale = torch.empty_like(largest)
     pieces = triton.cdiv(n, _KEYS)
     values = torch.empty(batch, heads, width, pieces * _KEYS, dtype=torch.float8_e4m3fn, device=device)
-    _round_values[(pieces, batch * heads)](v, v_scale, values, n, heads, strides(v), KEYS=_KEYS, D=d, BLOCK_D=width)
+    _round_values[(pieces, batch * heads)](
+        v, largest, v_scale, values, n, heads, strides(v), KEYS=_KEYS, D=d, BLOCK_D=width
+    )
     (q8, q_scale), (k8, k_scale) = eights
     return Rounded(q8, k8, values, q_scale, k_scale, v_scale)
 
