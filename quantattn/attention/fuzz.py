@@ -74,18 +74,23 @@ def is_dense(problem: Problem) -> bool:
 
 
 def run_task(task: Task) -> Outcome:
-    """Every instance within its budget, forward and backward, as a pack and, where it can be, as a dense batch."""
+    """Every instance within its budget, forward and backward, as a pack and, where it can be, as a dense batch.
+
+    Budgets stay on the CPU: workers that share a GPU wait for their turn at every number that they read from it.
+    """
     torch.set_num_threads(1)
     count, not_offered, failures = 0, 0, []
     for seed in range(task.first, task.last):
-        problem = any_problem(task.kind, seed, dtype=task.dtype, device=task.device)
+        drawn = any_problem(task.kind, seed, dtype=task.dtype)
+        problem = drawn.to(device=task.device)
         if refused(task.backend, problem.q, problem.mask, problem.bias, problem.extras) is not None:
             not_offered += 1
             continue
         call = dense(task.backend) if seed % 2 and is_dense(problem) else backend_named(task.backend)
         count += 1
         try:
-            rows = check(run(call, problem), error_budget(problem))
+            found = {name: x.cpu() for name, x in run(call, problem).items()}
+            rows = check(found, error_budget(drawn))
         except Exception as error:  # an error is a finding here, reported with the seed that repeats it
             failures.append(f"{problem.label}, {task.dtype}: {type(error).__name__}: {error}")
             continue
