@@ -20,7 +20,8 @@ def claim_folder(folder: Path, asked: TrainSettings, given: Mapping[str, Any]) -
     """Write the configuration into the run folder, and say which checkpoint the run goes on from."""
     from quantattn.learn.checkpoint import BEST, require_resumable
     from quantattn.learn.files import write_text
-    from quantattn.learn.folder import claim, redact
+    from quantattn.learn.folder import claim
+    from quantattn.learn.secrets import redact
 
     resume = claim(folder, asked.ckpt_path)
     if resume is None and not asked.train:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, redirect_stdout
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,11 @@ from quantattn.cli.errors import (
     nearest,
     wants_traceback,
 )
+from quantattn.learn.secrets import redact_text
 
 HYDRA_VERSION = "1.3"
+NOTE = "multirun.yaml"
+"""What Hydra writes into the folder of a multirun."""
 _WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}
 _WITH_VALUE |= {"--info", "-i", "--experimental-rerun"}
 
@@ -82,8 +87,9 @@ def compose(name: str, overrides: list[str], folder: Path | None = None) -> Dict
 def run_application(name: str, arguments: list[str], task: Callable[[DictConfig], int]) -> int:
     """Run `task` on the configuration `name`.yaml and what the command line adds to it.
 
-    Hydra sees the arguments as its own, so its flags work (`--cfg job`, `-m`, `--help`, `--config-dir`). Failures of
-    a job become its exit code, and a multirun answers with its worst. It ends with a job that a signal has stopped.
+    Hydra sees the arguments as its own, so its flags work (`--cfg job`, `-m`, `--help`, `--config-dir`), and passwords
+    are left out of what it prints and writes. Failures of a job become its exit code, and a multirun answers with its
+    worst. It ends with a job that a signal has stopped.
 
     Raises:
         UsageError: the configuration cannot be composed; the sentence names the key and the nearest known one.
@@ -93,10 +99,13 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
     os.environ["HYDRA_FULL_ERROR"] = "1"
     codes: list[int] = []
     sweeps: set[Path] = set()
+    printed, capturing = io.StringIO(), ExitStack()
 
     def job(config: DictConfig) -> int:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+        capturing.close()
+        if HydraConfig.get().mode == RunMode.MULTIRUN and not sweeps:
             sweeps.add(Path(HydraConfig.get().sweep.dir))
+            without_secrets(Path(HydraConfig.get().sweep.dir) / NOTE)
         try:
             codes.append(task(config))
         except (HydraException, OmegaConfBaseException) as error:
@@ -114,6 +123,7 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
 
     before = sys.argv
     sys.argv = [f"quantattn {name}", *flags_first(arguments)]
+    capturing.enter_context(redirect_stdout(printed))
     try:
         hydra.main(config_path=str(conf_folder()), config_name=name, version_base=HYDRA_VERSION)(job)()
     except (HydraException, OmegaConfBaseException) as error:
@@ -124,6 +134,8 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
         pass
     finally:
         sys.argv = before
+        capturing.close()
+        print(redact_text(printed.getvalue()), end="")
         for folder in sweeps:
             remove_if_nothing_began(folder)
     return max(codes, default=DONE)
@@ -131,14 +143,20 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
 
 def remove_if_nothing_began(sweep: Path) -> None:
     """Remove the folder of a multirun in which every job was refused: Hydra has written its own note there alone."""
-    note = sweep / "multirun.yaml"
-    if [path for path in sweep.rglob("*") if not path.is_dir()] != [note]:
+    if [path for path in sweep.rglob("*") if not path.is_dir()] != [sweep / NOTE]:
         return
     shutil.rmtree(sweep)
     for parent in sweep.parents[:3]:  # multirun, the task, paths.log_dir
         if parent == Path() or any(parent.iterdir()):
             break
         parent.rmdir()
+
+
+def without_secrets(note: Path) -> None:
+    """Leave passwords out of what Hydra has written down of a multirun."""
+    from quantattn.learn.files import write_text
+
+    write_text(note, redact_text(note.read_text("utf-8")))
 
 
 def flags_first(arguments: list[str]) -> list[str]:

@@ -8,6 +8,8 @@ import sys
 import traceback
 from collections.abc import Iterable
 
+from quantattn.learn.secrets import redact_urls
+
 DONE, FAILED, USAGE, INTERRUPTED, STOPPED = 0, 1, 2, 130, 143
 """Exit codes: done; a check or a run failed; wrong usage or configuration; stopped by Ctrl-C; stopped by SIGTERM."""
 
@@ -31,13 +33,13 @@ def wants_traceback() -> bool:
 
 
 def complain(command: str, error: BaseException) -> None:
-    """Print `error` as one sentence on stderr, after its traceback when QUANTATTN_DEBUG=1."""
+    """Print `error` as one sentence without passwords on stderr, after its traceback when QUANTATTN_DEBUG=1."""
     if wants_traceback():
         traceback.print_exception(error)
     sentence = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.filename is not None:
         sentence = f"{error.filename}: {error.strerror}"
-    print(f"quantattn {command}: {sentence}", file=sys.stderr)
+    print(f"quantattn {command}: {redact_urls(sentence)}", file=sys.stderr)
 
 
 def exit_code(error: BaseException) -> int | None:

@@ -17,7 +17,7 @@ from quantattn.data.shards import PARSED, Written, pieces_of, prepare_shards, re
 from quantattn.data.shards.cut import Cutting, Period
 from quantattn.data.shards.prepare import Watch
 from quantattn.data.sources import Source
-from quantattn.learn.folder import redact
+from quantattn.learn.secrets import redact
 
 ELSEWHERE = ("set_aside", "store", "workers")
 """Settings of sources that change nothing in the table."""

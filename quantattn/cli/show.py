@@ -19,7 +19,7 @@ from rich.tree import Tree
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.evaluate import Table, verdict
 from quantattn.learn.fit import Progress
-from quantattn.learn.folder import redact
+from quantattn.learn.secrets import redact
 
 SHOWN = ("log_loss", "macro_f1", "mcc", "balanced_accuracy", "brier", "ece", "mse", "mae", "r2", "rank_ic")
 SECONDS_BETWEEN_LINES = 10.0

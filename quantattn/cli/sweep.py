@@ -32,7 +32,8 @@ from quantattn.cli.searching.telling import tell, write_account
 from quantattn.cli.searching.worker import Search, Worker
 from quantattn.cli.settings import TrainSettings
 from quantattn.cli.train import build, stopping_on_sigterm
-from quantattn.learn.folder import made_and_open, redact
+from quantattn.learn.folder import made_and_open
+from quantattn.learn.secrets import redact
 
 UNCOMPARED = {
     *("paths", "tags", "title", "question", "test", "trials", "logger", "ckpt_path", "shards", "optimized_metric"),

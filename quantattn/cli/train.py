@@ -255,8 +255,8 @@ def run_settings(
 ) -> RunSettings:
     """What the run is told beside its data, its encoder and its objective."""
     from quantattn.learn.completing import require_rows
-    from quantattn.learn.folder import redact
     from quantattn.learn.run import RunSettings
+    from quantattn.learn.secrets import redact
 
     if asked.conformal is not None:
         require_rows(prepared, asked.conformal)

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from quantattn.learn.fit import resume_point
+from quantattn.learn.secrets import redact_text
 
-_SECRET = {"password", "passwd", "secret", "token", "credential", "credentials", "apikey", "auth"}
 _LEFT = re.compile(
     r"\.((config|environment|data|tuning|budget|certificate|metrics)\.(yaml|json|csv)|report\.html|(last|best)\.ckpt|model)"
     r"\.(.+\.)?[0-9]+(\.part|\.partial)?|\.loader[0-9]*\.writing"
@@ -28,28 +28,6 @@ _LEFT = re.compile(
 LOADER = "loader"
 """Folder of the sequences that processes which make batches share, while a run lasts."""
 _PACKAGES = ("torch", "triton", "lightning", "polars", "numpy", "scipy", "hydra-core", "tokenizers", "safetensors")
-
-
-def redact(settings: Any, key: str = "") -> Any:
-    """The settings with every value under a name like password, token or api_key, and in URLs, replaced by "***"."""
-    if isinstance(settings, Mapping):
-        return {name: redact(value, str(name)) for name, value in settings.items()}
-    if isinstance(settings, (list, tuple)):
-        return [redact(value, key) for value in settings]
-    words = re.split(r"[_\-.]", key.lower())
-    secret = bool(_SECRET & set(words)) or key.lower().endswith(("api_key", "access_key", "private_key"))
-    if secret and settings not in (None, ""):
-        return "***"
-    return redact_urls(settings) if isinstance(settings, str) else settings
-
-
-def redact_urls(text: str) -> str:
-    """The text with the user and the password of every URL, and secrets in its query, replaced by "***".
-
-    A password may hold a slash, so what follows a colon counts as one up to the last @ of the word.
-    """
-    text = re.sub(r"://(?:[^/@\s:]*:\S*|[^/@\s]+)@", "://***@", text)
-    return re.sub(r"(?i)([?&;][\w.-]*(?:password|passwd|pwd|secret|token|credential|key)\w*=)[^&;\s]+", r"\1***", text)
 
 
 def environment() -> dict[str, Any]:
@@ -68,7 +46,7 @@ def environment() -> dict[str, Any]:
         "gpu": device,
         "packages": versions,
         "commit": commit(),
-        "argv": [redact(argument, argument.split("=")[0]) for argument in sys.argv[1:]],
+        "argv": [redact_text(argument) for argument in sys.argv[1:]],
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantattn.learn.folder import redact
+from quantattn.learn.secrets import redact, redact_text
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,34 @@ from quantattn.learn.folder import redact
 def test_urls_keep_all_but_who_and_with_which_password(url: str, shown: str) -> None:
     assert redact({"sweep": {"storage": url}}) == {"sweep": {"storage": shown}}
     assert redact([f"sweep.storage={url}"], "") == [f"sweep.storage={shown}"]
+
+
+TEXTS = {
+    "storage: postgresql://me:pass@host/db": "storage: postgresql://***@host/db",
+    "    api_key: hunter2 and more": "    api_key: '***'",
+    "    api_key: null": "    api_key: null",
+    "- logger.wandb.api_key=hunter2": "- logger.wandb.api_key='***'",
+    "'+logger.mlflow.password=my hunter2'": "'+logger.mlflow.password='***'",
+    "logger.wandb={project: a, api_key: hunter2, b: c}": "logger.wandb={project: a, api_key: '***', b: c}",
+    "logger.wandb={'token': \"hunter 2\"}": "logger.wandb={'token': '***'}",
+    "max_tokens_per_batch: 8192": "max_tokens_per_batch: 8192",
+    "data.max_tokens_per_batch=auto": "data.max_tokens_per_batch=auto",
+    "monkey: 1": "monkey: 1",
+    "author: me": "author: me",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_of_settings_is_that_of_the_settings_without_passwords(text: str) -> None:
+    assert redact_text(text) == TEXTS[text]
+    assert redact_text(f"seed: 0\n{text}\nseed: 1\n") == f"seed: 0\n{TEXTS[text]}\nseed: 1\n"
+
+
+NAMES = ["password", "sql_password", "api_key", "APIKEY", "my.access_key", "auth", "credentials", "x.token"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_secret_in_text_when_it_is_in_settings(name: str) -> None:
+    assert redact({name: "hunter2", f"{name}s_": "hunter2"}) == {name: "***", f"{name}s_": "hunter2"}
+    assert "hunter2" not in redact_text(f"a.{name}=hunter2") + redact_text(f"{name}: hunter2")
+    assert redact_text(f"{name}s_: hunter2") == f"{name}s_: hunter2"

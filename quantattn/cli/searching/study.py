@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from quantattn.cli.claim import changed_key
 from quantattn.cli.errors import UsageError, nearest
 from quantattn.cli.searching.space import Parameter, plain_space
-from quantattn.learn.folder import redact_urls
+from quantattn.learn.secrets import redact_urls
 from quantattn.learn.trainer import TrainerSettings
 
 if TYPE_CHECKING:
