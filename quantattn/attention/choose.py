@@ -125,9 +125,16 @@ def _why_not_hopper(
     return None
 
 
-@cache
 def _capability(device: torch.device) -> tuple[int, int]:
+    """Kept between calls but for a compiler, which would trace what is kept and warn of it."""
+    return _ask_capability(device) if torch.compiler.is_compiling() else _kept_capability(device)
+
+
+def _ask_capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device) if torch.cuda.is_available() else (0, 0)  # tensors may be fakes
+
+
+_kept_capability = cache(_ask_capability)
 
 
 def _name(x: Tensor) -> str:

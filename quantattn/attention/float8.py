@@ -107,6 +107,7 @@ def hadamard(x: Tensor) -> Tensor:
     return y.view(x.shape) / math.sqrt(d)
 
 
+@torch.compiler.disable
 @lru_cache(maxsize=64)
 def signs(d: int, seed: int, device: torch.device) -> Tensor:
     """(D,) of ±1, the same on every device; kept, because a copy to a GPU waits until that has nothing to do."""

@@ -257,3 +257,14 @@ def test_the_function_has_the_name_of_its_package_and_modules_come_from_the_pack
     assert inspect.isfunction(quantattn.attention)
     assert inspect.ismodule(testing)
     assert testing.check.__module__ == "quantattn.attention.testing"
+
+
+def test_a_compiler_finds_nothing_kept_on_its_way_to_the_kernels():
+    """A traced `functools.cache` is a warning to every user of torch.compile, and warnings are errors here."""
+    from quantattn.attention import choose
+
+    def scaled(x):
+        return x * (1 + choose._capability(torch.device("cuda", 0))[0])
+
+    x = torch.ones(3)
+    assert torch.equal(torch.compile(scaled, fullgraph=True, backend="eager")(x), scaled(x))
