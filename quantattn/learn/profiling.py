@@ -45,9 +45,16 @@ class Profile(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End, also when the run is shorter than what was to be recorded."""
+        self._end()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """End with what a run has done that fails or is told to stop."""
+        self._end()
+
+    def _end(self) -> None:
         if self._profiler is not None:
-            self._profiler.stop()
-            self._profiler = None
+            profiler, self._profiler = self._profiler, None
+            profiler.stop()
 
     def _write(self, recorded: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lightning.pytorch import Callback, Trainer
 from toy import train
 
 from quantattn.learn.profiling import Profile
+
+
+def recorded(folder: Path) -> list[str]:
+    trace = json.loads((folder / "profile" / "trace.json").read_text())
+    return [event.get("name", "") for event in trace["traceEvents"]]
+
+
+class End(Callback):
+    """Ends a run after its second step."""
+
+    def __init__(self, by_signal: bool) -> None:
+        self.by_signal = by_signal
+
+    def on_train_batch_end(self, trainer: Trainer, *given: Any) -> None:
+        if trainer.global_step == 2:
+            if not self.by_signal:
+                raise KeyError("of a user's callback")
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_the_steps_that_were_asked_for_are_recorded_and_change_nothing(tmp_path: Path) -> None:
@@ -16,10 +38,22 @@ def test_the_steps_that_were_asked_for_are_recorded_and_change_nothing(tmp_path:
     plain, other, _ = train(tmp_path / "b", steps=5, validate_every=5)
     assert found.best_value == plain.best_value
     assert all((value == other.state_dict()[name]).all() for name, value in module.state_dict().items())
-    trace = json.loads((tmp_path / "a" / "profile" / "trace.json").read_text())
-    names = [event.get("name", "") for event in trace["traceEvents"]]
+    names = recorded(tmp_path / "a")
     assert len({name for name in names if name.startswith("ProfilerStep#")}) == 2
     assert "aten::mm" in names
     assert "aten::" in (tmp_path / "a" / "profile" / "operations.txt").read_text()
     with pytest.raises(ValueError, match="record 1 or more, got 0 and 0"):
         Profile(str(tmp_path), 0, 0)
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_a_run_that_ends_early_leaves_what_it_has_done(tmp_path: Path, by_signal: bool) -> None:
+    callbacks = [Profile(str(tmp_path), 1, 3), End(by_signal)]
+    if by_signal:
+        assert train(tmp_path, steps=6, validate_every=6, callbacks=callbacks)[0].stopped
+    else:
+        with pytest.raises(KeyError, match="of a user's callback"):
+            train(tmp_path, steps=6, validate_every=6, callbacks=callbacks)
+    assert {name for name in recorded(tmp_path) if name.startswith("ProfilerStep#1")} == {"ProfilerStep#1"}
+    assert "ProfilerStep#3" not in recorded(tmp_path), "which this run has not had"
+    assert "aten::mm" in (tmp_path / "profile" / "operations.txt").read_text()
