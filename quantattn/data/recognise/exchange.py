@@ -1,4 +1,4 @@
-"""How files of exchanges and of vendors of their data are told: LOBSTER, ITCH, DBN, TAQ, currency quotes, bars."""
+"""How files of exchanges and of vendors of their data are told: LOBSTER, ITCH, DBN, TAQ."""
 
 from __future__ import annotations
 
@@ -16,15 +16,7 @@ _NAMED = re.compile(r"(?P<message>messages?)|order[ _-]?books?", re.IGNORECASE)
 _ITCH_LENGTHS = {ord(code): layout.itemsize for code, layout in MESSAGES.items()}
 _ENOUGH = 8
 """Messages in a row that make a stream ITCH."""
-_TRUEFX = re.compile(r"[A-Z]{3}/[A-Z]{3},\d{8} \d\d:\d\d:\d\d(\.\d+)?,[\d.]+,[\d.]+")
-_TIMES = frozenset(("timestamp", "time", "datetime", "date_time", "date", "gmt time", "time (utc)", "dt"))
-_BID, _ASK = (
-    frozenset(("bid", "bid_price", "bidprice", "bid price")),
-    frozenset(("ask", "ask_price", "askprice", "ask price", "offer")),
-)
 _SYMBOL = frozenset(("symbol", "sym_root", "ticker"))
-_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?|\d{8}")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|NaN|")
 
 
 def lobster(look: Look) -> Claim | None:
@@ -93,47 +85,9 @@ def taq(look: Look) -> Claim | None:
     if not timed or not _SYMBOL & names:
         return None
     if {"price"} <= names and {"size", "volume"} & names:
-        return Claim(f"its header names the columns of TAQ trades: {_shown(look)}")
+        return Claim(f"its header names the columns of TAQ trades: {shown(look)}")
     if {"bid"} & names and {"ofr", "ask", "offer"} & names and {"bidsiz", "bidsize", "bid_size"} & names:
-        return Claim(f"its header names the columns of TAQ quotes: {_shown(look)}")
-    return None
-
-
-def ticks(look: Look) -> Claim | None:
-    """A header with a time, a bid and an ask, or lines of TrueFX."""
-    if look.mostly(_TRUEFX, look.lines[:20]):
-        return Claim("its lines are pair, time, bid and ask, as TrueFX writes them")
-    names = _header(look)
-    if _TIMES & names and _BID & names and _ASK & names and "local_timestamp" not in names:
-        return Claim(f"its header names a time, a bid and an ask: {_shown(look)}")
-    return None
-
-
-def bars(look: Look) -> Claim | None:
-    """A header with a time and a close, a panel of closes, or the three header rows of yfinance."""
-    header = [cell.lower() for cell in look.header]
-    if not header or look.text is None:
-        return None
-    third = look.rows[1] if len(look.rows) > 1 else ()
-    if "close" in header and third[:1] == ("Date",) and not any(third[1:]):
-        return Claim("it has three header rows: fields, tickers and the name of the index, as yfinance writes them")
-    timed = bool(_TIMES & set(header)) or header[0] == ""
-    if timed and "close" in header:
-        return Claim(f"its header names a time and a close: {_shown(look)}")
-    rows = look.rows[:20]
-    closes = header[1:]
-    panel = (
-        (header[0] in _TIMES or header[0] == "")
-        and closes
-        and rows
-        and all(_ISO_DATE.fullmatch(row[0]) for row in rows)
-        and all(_NUMBER.fullmatch(cell) for row in rows for cell in row[1:])
-        and not any(_NUMBER.fullmatch(name) for name in closes)
-        and not any(name.endswith(("id", "price", "amount", "size", "volume", "qty")) for name in closes)
-        and not (_BID | _ASK) & set(closes)
-    )
-    if panel:
-        return Claim(f"its rows are a date and a number under each of {len(closes)} names, as a panel of closes is")
+        return Claim(f"its header names the columns of TAQ quotes: {shown(look)}")
     return None
 
 
@@ -141,6 +95,7 @@ def _header(look: Look) -> frozenset[str]:
     return frozenset(cell.lower() for cell in look.header) if look.text is not None else frozenset()
 
 
-def _shown(look: Look) -> str:
-    shown = look.separator.join(look.header)
-    return shown if len(shown) <= 80 else f"{shown[:80]}…"
+def shown(look: Look) -> str:
+    """The header, cut short."""
+    line = look.separator.join(look.header)
+    return line if len(line) <= 80 else f"{line[:80]}…"

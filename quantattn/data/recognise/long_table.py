@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 import polars as pl
 
 from quantattn.data.recognise.formats import Claim
 from quantattn.data.recognise.look import Look
+from quantattn.data.recognise.time_forms import time_form
 
-_ISO = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)? ?(Z|[+-]\d\d(:?\d\d)?)?)?")
-_EPOCHS = {10: "s", 13: "ms", 16: "us", 19: "ns"}
-_FORMS = ("%y%m%d %H:%M:%S", "%d.%m.%Y", "%d.%m.%Y %H:%M:%S", "%m/%d/%Y", "%Y%m%d", "%d/%m/%Y")
 _TIMELIKE = re.compile(r"date|time|day|stamp|issued|when|_at$|^dt$|^ts$", re.IGNORECASE)
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
 _DECIMAL = re.compile(r"[+-]?(\d+(?:\.(?P<places>\d{0,18}))?|\.(?P<only>\d{1,18}))")
@@ -102,36 +99,11 @@ def _time_of(name: str, found: Sequence[str], kind: pl.DataType | None) -> str |
     """The form in which a column writes times, "" for a column of times, None for one of something else."""
     if isinstance(kind, (pl.Date, pl.Datetime)):
         return ""
+    if forms := time_form(found):
+        return forms[0]
     some = [each for each in found if each]
-    if not some:
-        return None
-    if all(_ISO.fullmatch(each) for each in some):
-        return "iso"
-    lengths = {len(each) for each in some}
-    if len(lengths) == 1 and all(each.isdigit() for each in some):
-        unit = _EPOCHS.get(next(iter(lengths)))
-        if unit is not None and all(_plausible(int(each), unit) for each in some):
-            return unit
-        if lengths == {6} and all(_parses(each, "%y%m%d") for each in some):
-            return "yymmdd"
-    for form in _FORMS:
-        if all(_parses(each, form) for each in some):
-            return form
-    days = _TIMELIKE.search(name) is not None and all(_WHOLE.fullmatch(each) for each in some)
+    days = _TIMELIKE.search(name) is not None and some and all(_WHOLE.fullmatch(each) for each in some)
     return "day" if days and max(map(int, some)) < 100_000 else None
-
-
-def _plausible(stamp: int, unit: str) -> bool:
-    seconds = stamp // {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
-    return 946_684_800 <= seconds < 4_102_444_800  # 2000 to 2100
-
-
-def _parses(text: str, form: str) -> bool:
-    try:
-        datetime.strptime(text, form)
-    except ValueError:
-        return False
-    return True
 
 
 def _entity(names: Sequence[str], values: Mapping[str, Sequence[str]]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantattn.data.recognise import documents, exchange, long_table, venues
+from quantattn.data.recognise import documents, exchange, long_table, prices, venues
 from quantattn.data.recognise.formats import Format
 
 _NEW_YORK = "America/New_York"
@@ -47,8 +47,8 @@ FORMATS: tuple[Format, ...] = (
         beside=(NOTE,),
     ),
     Format("taq", "NYSE TAQ", exchange.taq, "taq", _NEW_YORK, "XNYS", beside=(NOTE,)),
-    Format("ticks", "currency quotes", exchange.ticks, "ticks"),
-    Format("bars", "bars", exchange.bars, "bars"),
+    Format("ticks", "currency quotes", prices.ticks, "ticks"),
+    Format("bars", "bars", prices.bars, "bars"),
     Format("fi2010", "FI-2010", documents.fi2010, "fi2010"),
     Format("", TICKERS, documents.tickers),
     Format("", INDEX, documents.filing_index),

@@ -18,7 +18,8 @@ _TARDIS_KINDS: dict[tuple[str, ...], str] = {
 _DEPTH = ("symbol", "timestamp", "first_update_id", "last_update_id", "side", "update_type", "price", "qty", "pu")
 _ORDER_LOG = ("id", "timestamp", "exchange.timestamp", "price", "volume", "action", "direction")
 _RECORDED = re.compile(r"\d{19} \{.*\}")
-_CAPTURED = re.compile(r"\d{9,11}(\.\d{1,9})?: [\[{].*[\]}]|(wss?|https?)://\S+ (<->|<-|->) \d+(\.\d+)?.*")
+_CAPTURED = re.compile(r"\d{9,11}(\.\d{1,9})?: ([\[{].*[\]}]|b['\"].*)|(wss?|https?)://\S+ (<->|<-|->) \d+(\.\d+)?.*")
+_BYBIT = re.compile(r'\{"topic":"orderbook\..*\}')
 _TRADE = re.compile(r"\d+,[\d.]+,[\d.]+,([\d.]+,)?(\d{13}|\d{16}),(true|false|True|False)(,(true|false|True|False))?")
 _AGGREGATE = re.compile(r"\d+,[\d.]+,[\d.]+,\d+,\d+,(\d{13}|\d{16}),(true|false|True|False)(,(true|false|True|False))?")
 _PARQUET = {"timestamp", "trade_id", "price", "quantity", "buyer_maker"}
@@ -71,7 +72,9 @@ def hftbacktest(look: Look) -> Claim | None:
 
 
 def capture(look: Look) -> Claim | None:
-    """Lines of a receipt in seconds, a colon and JSON, among control lines of the connection."""
+    """Lines of a receipt in seconds, a colon and JSON, among control lines of the connection; or Bybit's own files."""
+    if look.lines and look.mostly(_BYBIT, look.lines[:20]):
+        return Claim("its lines are messages of Bybit's order books")
     if not look.mostly(_CAPTURED, look.lines[:20]):
         return None
     return Claim("its lines are seconds of a receipt, a colon and JSON, as cryptofeed captures websockets")

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from quantattn.data.sources.table_files import FAULT, LINE, TEXT, TextForm, scan_text
-from quantattn.data.sources.text_rows import first_lines, split_header
+from quantattn.data.sources.table_files import FAULT, LINE, TEXT
+from quantattn.data.sources.text_rows import first_lines, numbered, split_header
 
 PRICES = ("open", "high", "low", "close")
 FIELDS = (*PRICES, "volume")
+STARTS = ("open_time", "open time", "opentime", "start", "start_time", "begin")
+"""Names of columns that hold the starts of bars."""
+_DATED = re.compile(r"-\d{1,2}[smhdw]o?-\d{4}-\d\d(-\d\d)?$")
+"""What follows the name in SYMBOL-1m-2021-11-27."""
+_TIMES = ("date", "datetime", "date_time", "timestamp", "time", "dt")
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
-    "time": ("date", "datetime", "date_time", "timestamp", "time", "dt", ""),
+    "time": (
+        *_TIMES,
+        *("gmt time", "local time", "time (utc)", "timestamp_utc", "datetime_utc", "date_utc", "day", "unix"),
+        *("ts_event", *STARTS, ""),
+    ),
     "clock": ("time",),
     "entity": ("symbol", "ticker", "name"),
-    "volume": ("volume", "vol", "vol."),
+    "volume": ("volume", "vol", "vol.", "tickvol", "tick_volume"),
 }
-_TEXT_COLUMNS = ("entity", "stamp", *FIELDS)
 
 
 @dataclass(frozen=True)
@@ -31,14 +40,31 @@ class BarText:
             none), `LINE`, `TEXT` and `FAULT`, in the order of the lines.
         layout: "three header rows", "one bar a line" or "a column for each name".
         passed_over: columns that are not read.
+        time: name of the column of times, in lower case.
     """
 
     frame: pl.LazyFrame
     layout: str
     passed_over: tuple[str, ...]
+    time: str = "date"
 
 
-def read_bar_text(file: Path, columns: Mapping[str, str], entity: str | None) -> BarText:
+def bar_places(header: Sequence[str], columns: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
+    """Names of the columns in lower case, and our name → place of each that is found.
+
+    Raises:
+        ValueError: `columns` names one that is not there.
+    """
+    names = [name.lower().removeprefix("<").removesuffix(">") for name in header]
+    found = {ours: place for ours in (*_SYNONYMS, *PRICES) if (place := _place(names, ours, columns)) is not None}
+    if found.get("clock") == found.get("time"):
+        found.pop("clock", None)
+    return names, found
+
+
+def read_bar_text(
+    file: Path, columns: Mapping[str, str], entity: str | None, names: Sequence[str] | None = None
+) -> BarText:
     """Find out how a file is laid out.
 
     Args:
@@ -46,6 +72,7 @@ def read_bar_text(file: Path, columns: Mapping[str, str], entity: str | None) ->
         columns: our name of a field (one of `FIELDS`, "time", "clock" or "entity") → the file's name of its column,
             where the header does not say.
         entity: name for a file of one instrument; None takes what the file says, or the start of its name.
+        names: of the columns of a file without a header.
 
     Raises:
         ValueError: there is no header, or it names no time or, beside other fields, no close.
@@ -56,24 +83,36 @@ def read_bar_text(file: Path, columns: Mapping[str, str], entity: str | None) ->
     lines = first_lines(file, 3)
     if not lines:
         raise ValueError(f"{file.name} is empty; expected a header line")
-    separator, _ = split_header(file, lines[0])
+    separator, first = split_header(file, lines[0])
+    own = entity or _DATED.sub("", file.name.split(".")[0])
+    if names is not None:
+        if len(first) != len(names):
+            raise ValueError(
+                f"{file.name}, line 1: found {len(first)} fields in {lines[0][:120]!r}, but {len(names)} names"
+            )
+        return _of_header(file, separator, list(names), columns, own, headers=0)
     rows = [split_header(file, line, separator)[1] for line in lines]
-    own = entity or file.name.split(".")[0]
     if len(rows) == 3 and _names_times(rows[2][0]) and not any(rows[2][1:]) and len(rows[1]) == len(rows[0]):
         return _three_rows(file, separator, rows, columns)
-    names = [name.lower() for name in rows[0]]
-    if any(_is_number(name) for name in names):
-        raise ValueError(f"{file.name}, line 1: found {lines[0][:120]!r}, expected a header that names its columns")
-    found = {ours: place for ours in (*_SYNONYMS, *PRICES) if (place := _place(names, ours, columns)) is not None}
+    if any(_is_number(name) for name in rows[0]):
+        raise ValueError(
+            f"{file.name}, line 1: found {lines[0][:120]!r}, expected a header that names its columns, or names=[…]"
+        )
+    return _of_header(file, separator, rows[0], columns, own, headers=1)
+
+
+def _of_header(
+    file: Path, separator: str, header: list[str], columns: Mapping[str, str], entity: str, headers: int
+) -> BarText:
+    names, found = bar_places(header, columns)
+    shown = separator.join(header)[:120]
     if "time" not in found:
-        raise ValueError(f"{file.name} has no column of times; its header is {lines[0][:120]!r}: name it with columns")
-    if found.get("clock") == found["time"]:
-        del found["clock"]
+        raise ValueError(f"{file.name} has no column of times; its header is {shown!r}: name it with columns")
     if "close" in found:
-        return _bar_a_line(file, separator, rows[0], found, own)
+        return _bar_a_line(file, separator, header, found, entity, headers, names[found["time"]])
     if found.keys() & {*PRICES, "volume"} or found.keys() & {"clock", "entity"}:
-        raise ValueError(f"{file.name} has no column close; its header is {lines[0][:120]!r}: name it with columns")
-    return _wide(file, separator, rows[0], found["time"])
+        raise ValueError(f"{file.name} has no column close; its header is {shown!r}: name it with columns")
+    return _wide(file, separator, header, found["time"], headers)
 
 
 def _is_number(text: str) -> bool:
@@ -85,7 +124,7 @@ def _is_number(text: str) -> bool:
 
 
 def _names_times(text: str) -> bool:
-    return text.lower() in _SYNONYMS["time"][:-1]
+    return text.lower() in _TIMES
 
 
 def _place(names: Sequence[str], ours: str, columns: Mapping[str, str]) -> int | None:
@@ -98,13 +137,6 @@ def _place(names: Sequence[str], ours: str, columns: Mapping[str, str]) -> int |
     return None
 
 
-def _numbered(file: Path, separator: str, width: int, places: Sequence[int], headers: int) -> pl.LazyFrame:
-    """Columns by their numbers, "c0" …, of the lines after the header."""
-    names = tuple(f"c{n}" for n in range(width))
-    part = scan_text(file, TextForm(separator, '"', names), [names[n] for n in dict.fromkeys(places)])
-    return part.frame.filter(pl.col(LINE) > headers)
-
-
 def _chosen(frame: pl.LazyFrame, places: Mapping[str, int | None], entity: pl.Expr, stamp: pl.Expr) -> pl.LazyFrame:
     fields = {
         name: pl.lit(None, pl.String) if (n := places.get(name)) is None else pl.col(f"c{n}").str.strip_chars()
@@ -113,14 +145,16 @@ def _chosen(frame: pl.LazyFrame, places: Mapping[str, int | None], entity: pl.Ex
     return frame.select(LINE, TEXT, FAULT, entity.alias("entity"), stamp.alias("stamp"), **fields)
 
 
-def _bar_a_line(file: Path, separator: str, header: list[str], found: dict[str, int], entity: str) -> BarText:
-    frame = _numbered(file, separator, len(header), list(found.values()), 1)
+def _bar_a_line(
+    file: Path, separator: str, header: list[str], found: dict[str, int], entity: str, headers: int, time: str
+) -> BarText:
+    frame = numbered(file, separator, len(header), found.values(), headers).frame
     stamp = pl.concat_str(
         [pl.col(f"c{found[n]}").str.strip_chars() for n in ("time", "clock") if n in found], separator=" "
     )
     name = pl.col(f"c{found['entity']}").str.strip_chars() if "entity" in found else pl.lit(entity)
     rest = tuple(cell for n, cell in enumerate(header) if n not in found.values())
-    return BarText(_chosen(frame, found, name, stamp), "one bar a line", rest)
+    return BarText(_chosen(frame, found, name, stamp), "one bar a line", rest, time)
 
 
 def _three_rows(file: Path, separator: str, rows: list[list[str]], columns: Mapping[str, str]) -> BarText:
@@ -137,18 +171,18 @@ def _three_rows(file: Path, separator: str, rows: list[list[str]], columns: Mapp
     without = [ticker for ticker, found in places.items() if "close" not in found]
     if without or not places:
         raise ValueError(f"{file.name} has no column close{f' for {without[0]}' if without else ''} in its header")
-    frame = _numbered(file, separator, len(rows[0]), range(len(rows[0])), 3)
+    frame = numbered(file, separator, len(rows[0]), range(len(rows[0])), 3).frame
     parts = [_chosen(frame, found, pl.lit(ticker), pl.col("c0").str.strip_chars()) for ticker, found in places.items()]
     return BarText(pl.concat(parts), "three header rows", tuple(rest))
 
 
-def _wide(file: Path, separator: str, header: list[str], time: int) -> BarText:
+def _wide(file: Path, separator: str, header: list[str], time: int, headers: int) -> BarText:
     tickers = {f"c{n}": name for n, name in enumerate(header) if n != time}
     double = sorted({name for name in tickers.values() if not name or list(tickers.values()).count(name) > 1})
     if not tickers or double:
         what = f"{double[0]!r} twice or a column without a name" if double else "times alone"
         raise ValueError(f"{file.name}: the header has {what}; expected a time and a column for each instrument")
-    frame = _numbered(file, separator, len(header), range(len(header)), 1)
+    frame = numbered(file, separator, len(header), range(len(header)), headers).frame
     parts = [
         _chosen(frame, {"close": int(c[1:])}, pl.lit(name), pl.col(f"c{time}").str.strip_chars())
         for c, name in tickers.items()

@@ -5,7 +5,7 @@ The layouts, units and what a file of bars cannot tell: docs/sources/bars.md. No
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -15,11 +15,20 @@ import polars as pl
 
 from quantattn.data.market.sessions import exchange_sessions, exchange_zone
 from quantattn.data.schema import CANONICAL_ORDER, Instrument
-from quantattn.data.sources.bar_files import FIELDS, PRICES, BarText, read_bar_text
+from quantattn.data.sources.bar_files import FIELDS, PRICES, STARTS, BarText, read_bar_text
 from quantattn.data.sources.source import Source, SourceReport, files_sha256
 from quantattn.data.sources.table_files import FAULT, LINE, TEXT, find_files, readable
 from quantattn.data.sources.table_types import Clock, decimal, duration
-from quantattn.data.sources.text_rows import LEFT_OUT, OnBad, check_on_bad, is_rounded, leave_out, price_steps, rounded
+from quantattn.data.sources.text_rows import (
+    LEFT_OUT,
+    OnBad,
+    check_on_bad,
+    is_rounded,
+    leave_out,
+    nothing_left,
+    price_steps,
+    rounded,
+)
 
 MISSING = ("", "nan", "NaN", "NA", "N/A", "null", "NULL", "None", "-")
 """Texts that say that a value is missing."""
@@ -49,6 +58,7 @@ def scan_bars(
     path: str | Path,
     *,
     entity: str | None = None,
+    names: Sequence[str] | None = None,
     columns: Mapping[str, str] | None = None,
     time_format: str = "iso",
     zone: str | None = None,
@@ -68,6 +78,7 @@ def scan_bars(
     Args:
         path: a text file (also .gz, .zst, .xz, .zip), a pattern, or a folder of them.
         entity: name for files of one instrument; None takes what a file says, or the start of its name.
+        names: of the columns of files without a header: ["time", "open", "high", "low", "close", "volume"].
         columns: our name of a field ("open", "high", "low", "close", "volume", "time", "clock", "entity") → the file's
             name of its column, where the header does not say: {"close": "Adj Close", "volume": "cum_vol"}.
         time_format: of the stamps, see `quantattn.data.sources.table_types.Clock`.
@@ -95,7 +106,7 @@ def scan_bars(
     bad: list[pl.DataFrame] = []
     frames: list[pl.DataFrame] = []
     for number, file in enumerate(files):
-        text = read_bar_text(file, columns or {}, entity)
+        text = read_bar_text(file, columns or {}, entity, names)
         made = _Typed.of(file, text, settings)
         for note in made.notes:
             notes.setdefault(note, []).append(file.name)
@@ -103,7 +114,7 @@ def scan_bars(
         frames.append(made.frame.with_columns(file=pl.lit(number)))
     table, twice = _joined(pl.concat(frames), [file.name for file in files], on_bad)
     if not table.height:
-        raise ValueError(f"{path} holds no bar that can be used: {leave_out([*bad, twice], None) or 'no rows at all'}")
+        raise nothing_left(Path(path), "bar", [*bad, twice])
     instruments, ticks = _instruments(table, step, settings)
     return Source(
         frame=table.select(*CANONICAL_ORDER, "event_time", *FIELDS).lazy(),
@@ -156,7 +167,7 @@ class _Typed:
         if empty.any():
             notes.append(_blanks(frame.with_columns(empty=empty)))
         frame = frame.filter(~empty)
-        frame, note = _ends(frame, settings)
+        frame, note = _ends(frame, settings, file, text.time)
         notes += note
         reason = _reasons(settings)
         frame = frame.with_columns(pl.coalesce(FAULT, reason).alias(FAULT))
@@ -180,15 +191,22 @@ class _Typed:
         return _Typed(good.select("entity", LINE, "end", "rounded", **values), left.cast(LEFT_OUT), notes)
 
 
-def _ends(frame: pl.DataFrame, settings: BarSettings) -> tuple[pl.DataFrame, list[str]]:
+def _ends(frame: pl.DataFrame, settings: BarSettings, file: Path, name: str) -> tuple[pl.DataFrame, list[str]]:
     """Add `end`, ns UTC, null where it cannot be known, and say how it was found."""
     stamp = frame["stamp_time"]
     zone = settings.clock.zone
     local = pl.from_epoch("stamp_time", time_unit="ns").dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
     days = frame.select(local.dt.replace_time_zone(None).to_physical() % _DAY == 0).to_series()
     if settings.length or not stamp.len() or not days.drop_nulls().all() or not days.drop_nulls().len():
+        if name in STARTS and not settings.length:
+            raise ValueError(
+                f"{file.name}: its column {name!r} holds the starts of bars, which are known when they end; expected "
+                "length=, such as length=1m"
+            )
         how = (
-            f"bars end {settings.length:,} ns after their stamps" if settings.length else "stamps are the ends of bars"
+            f"bars end {settings.length:,} ns after their stamps"
+            if settings.length
+            else "stamps are taken for the ends of bars (length= where they are the starts)"
         )
         return frame.with_columns(end=pl.col("stamp_time") + settings.length), [
             f"{how}, in {zone} where they name no zone"
@@ -217,7 +235,9 @@ def _reasons(settings: BarSettings) -> pl.Expr:
     rules = {
         f"stamp that is not {settings.clock.expected}": pl.col("stamp_time").is_null(),
         "price that is no decimal number of 64 bits": pl.any_horizontal(numbers),
-        f"volume that is no whole number of 10^{settings.size_exponent}": pl.col("volume").is_not_null()
+        f"volume that is no whole number of 10^{settings.size_exponent} (size_exponent= allows decimals)": pl.col(
+            "volume"
+        ).is_not_null()
         & pl.col("volume_value").is_null(),
         "volume below 0": pl.col("volume_value") < 0,
         "no name": pl.col("entity").is_null() | (pl.col("entity") == ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -90,6 +90,13 @@ def split_header(file: Path, line: str, separator: str | None = None) -> tuple[s
     return best, cells[best]
 
 
+def numbered(file: Path, separator: str, width: int, places: Iterable[int], headers: int = 1) -> Part:
+    """Columns by their places, "c0" …, of the lines after the header, whatever it calls them."""
+    names = tuple(f"c{n}" for n in range(width))
+    part = scan_text(file, TextForm(separator, '"', names), [names[n] for n in dict.fromkeys(places)])
+    return replace(part, frame=part.frame.filter(pl.col(LINE) > headers))
+
+
 def check_rows(
     part: Part,
     file: Path,
@@ -142,6 +149,18 @@ def leave_out(bad: Iterable[pl.DataFrame], set_aside: str | Path | None) -> dict
     if set_aside is not None:
         write_set_aside(table, Path(set_aside))
     return dict(table.group_by("reason", maintain_order=True).len().iter_rows())
+
+
+def nothing_left(path: Path, what: str, bad: Iterable[pl.DataFrame]) -> ValueError:
+    """Of files none of whose rows can be used: why, of the first of them."""
+    table = pl.concat([pl.DataFrame(schema=LEFT_OUT), *bad])
+    if not table.height:
+        return ValueError(f"{path} holds no {what} that can be used, and no row that is broken")
+    first = table.row(0, named=True)
+    return ValueError(
+        f"{path} holds no {what} that can be used; {table.height:,} rows cannot, the first in {first['file']}, line "
+        f"{first['line']}: {first['reason']} in {first['text']!r}"
+    )
 
 
 def rounded(text: pl.Expr, places: int) -> pl.Expr:

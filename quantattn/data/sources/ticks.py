@@ -5,7 +5,7 @@ The layouts, units and what the files cannot tell: docs/sources/ticks.md. No pri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -25,12 +25,14 @@ from quantattn.data.sources.text_rows import (
     check_rows,
     first_lines,
     leave_out,
+    nothing_left,
+    numbered,
     price_steps,
     split_header,
 )
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "time": ("timestamp", "time", "datetime", "date_time", "date", "gmt time", "time (utc)"),
+    "time": ("timestamp", "time", "datetime", "date_time", "date", "gmt time", "local time", "time (utc)"),
     "bid": ("bid", "bid_price", "bidprice", "bid price"),
     "ask": ("ask", "ask_price", "askprice", "ask price", "offer"),
     "bid_size": ("bid_size", "bidvolume", "bid volume", "bid_volume"),
@@ -39,6 +41,20 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Our name → those that files use, in lower case."""
 _TRUEFX = ("entity", "time", "bid", "ask")
+_HISTDATA = ("time", "bid", "ask", "volume")
+WINTER = "Etc/GMT+5"
+"""The clock of HistData: New York's without daylight saving."""
+
+
+def quote_places(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]:
+    """Our name → place of its column, for those that a header has; `columns` names others."""
+    lower = [name.lower() for name in header]
+    wanted = {ours: (columns[ours].lower(),) if ours in columns else theirs for ours, theirs in _NAMES.items()}
+    return {
+        ours: lower.index(found)
+        for ours, theirs in wanted.items()
+        if (found := next((name for name in theirs if name in lower), None)) is not None
+    }
 
 
 @dataclass(frozen=True)
@@ -115,7 +131,7 @@ def scan_ticks(
         for name, own in steps.iter_rows()
     )
     if not instruments:
-        raise ValueError(f"{path} holds no quote that can be used")
+        raise nothing_left(Path(path), "quote", [checked.bad for checked, _ in found])
     events = quote_events(frame)
     notes = [f"{file.name}: {note}" for file, (_, own) in zip(files, found, strict=True) for note in own]
     if step is None:
@@ -187,19 +203,18 @@ def _open(file: Path, settings: _Settings) -> tuple[Part, tuple[str, ...], Clock
     if len(header) == 4 and "/" in header[0] and header[1][:8].isdigit():
         part = scan_text(file, TextForm(separator, None, _TRUEFX), _TRUEFX)
         return _named(part, {name: name for name in _TRUEFX}), _TRUEFX, Clock("%Y%m%d %H:%M:%S%.f")
-    lower = [name.lower() for name in header]
-    named: dict[str, str] = {}
-    for ours, theirs in _NAMES.items():
-        wanted = (settings.columns[ours].lower(),) if ours in settings.columns else theirs
-        found = next((name for name in wanted if name in lower), None)
-        if found is not None:
-            named[ours] = header[lower.index(found)]
-    lacking = [name for name in ("time", "bid", "ask", *settings.columns) if name not in named]
+    if len(header) == 4 and len(header[0]) == 18 and header[0].replace(" ", "").isdigit():
+        part = scan_text(file, TextForm(separator, None, _HISTDATA), _HISTDATA)
+        clock = Clock("%Y%m%d %H%M%S%3f", WINTER)
+        return _named(part, {name: name for name in _HISTDATA[:3]}), _HISTDATA[:3], clock
+    places = quote_places(header, settings.columns)
+    lacking = [name for name in ("time", "bid", "ask", *settings.columns) if name not in places]
     if lacking:
         raise ValueError(
             f"{file.name} has no column for {lacking[0]}; its header is {lines[0][:160]!r}: name it with columns"
         )
-    return _named(scan_text(file, TextForm(separator), list(named.values())), named), tuple(named), settings.clock
+    part = numbered(file, separator, len(header), places.values())
+    return _named(part, {name: f"c{place}" for name, place in places.items()}), tuple(places), settings.clock
 
 
 def _named(part: Part, named: Mapping[str, str]) -> Part:

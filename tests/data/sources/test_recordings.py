@@ -237,7 +237,9 @@ def test_levels_are_named_by_ids(tmp_path: Path) -> None:
         ValueError, match=r"a\.0, line 1: found b'hello', expected '<seconds>: <JSON>' or a control line"
     ):
         scan_capture(capture(tmp_path / "a.0", "hello"))
-    with pytest.raises(ValueError, match=r"a\.0, line 1: found keys .*, expected messages of BitMEX or of Bitstamp"):
+    with pytest.raises(
+        ValueError, match=r"a\.0, line 1: found keys .*, expected messages of bitmex, bitstamp, .*bybit"
+    ):
         scan_capture(capture(tmp_path / "a.0", (1, {"x": 1})))
 
 

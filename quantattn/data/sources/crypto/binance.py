@@ -166,7 +166,7 @@ def _parquet(file: Path, account: Account) -> Iterator[pl.DataFrame]:
         sentence = f"found {found}, of which the {shown} cannot be"
         account.bad(file, row + 1, BadLine(f"not a {shown}", sentence), str(found))
     if wrong.all():
-        raise ValueError(f"{file.name} holds no row that can be used")
+        raise account.nothing(file)
     yield _named(made.filter(~wrong))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
 from quantattn.data.schema import UPDATE
@@ -13,10 +12,11 @@ from quantattn.data.sources.crypto.messages import (
     Level,
     Rows,
     Stream,
+    instant,
     name_of,
     number,
+    objects,
     of_type,
-    plausible,
     show,
     snapshot,
     trade,
@@ -24,7 +24,6 @@ from quantattn.data.sources.crypto.messages import (
 
 _SIDES = {"Buy": 1, "Sell": -1}
 _BOOKS = ("orderBookL2", "orderBookL2_25")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class BitmexStream(Stream):
@@ -44,7 +43,7 @@ class BitmexStream(Stream):
         if table in _BOOKS:
             self._book(arrival, message)
         elif table == "trade" and message.get("action") == "insert":
-            found = [self._trade(row) for row in self._data(message)]
+            found = [self._trade(row) for row in objects(message, "data")]
             for symbol, stamp, row in found:
                 self.rows.changes(symbol, arrival, stamp, [row])
         else:
@@ -56,12 +55,6 @@ class BitmexStream(Stream):
         super().lost()
         self.standing.clear()
 
-    def _data(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        data: list[dict[str, Any]] = of_type(message, "data", list)
-        if not all(isinstance(row, dict) for row in data):
-            raise BadLine("not a row", f"found {show(data)} as data, expected a list of rows")
-        return data
-
     def _book(self, arrival: Arrival, message: dict[str, Any]) -> None:
         action = of_type(message, "action", str)
         if action == "partial":
@@ -70,7 +63,7 @@ class BitmexStream(Stream):
         if action not in ("insert", "update", "delete"):
             raise BadLine("unknown action", f"found action {show(action)}, expected partial, insert, update or delete")
         by_symbol: dict[str, list[dict[str, Any]]] = {}
-        for row in self._data(message):
+        for row in objects(message, "data"):
             by_symbol.setdefault(name_of(row, "symbol"), []).append(row)
         made = []
         for symbol, rows in by_symbol.items():
@@ -85,7 +78,7 @@ class BitmexStream(Stream):
             self.rows.changes(symbol, arrival, stamp, changes)
 
     def _partial(self, arrival: Arrival, message: dict[str, Any]) -> None:
-        data = self._data(message)
+        data = objects(message, "data")
         symbols = {name_of(row, "symbol") for row in data}
         if not symbols:
             symbols = {name_of(of_type(message, "filter", dict), "symbol")}
@@ -133,12 +126,5 @@ class BitmexStream(Stream):
 
 
 def _stamp(row: dict[str, Any]) -> int | None:
-    """ISO 8601 in UTC, as in 2021-07-22T22:36:10.014Z; None where the row has none."""
-    if "timestamp" not in row:
-        return None
-    text = of_type(row, "timestamp", str)
-    try:
-        since = dt.datetime.fromisoformat(text) - _EPOCH
-    except (ValueError, TypeError) as error:
-        raise BadLine("impossible time", f"found timestamp {show(text)}, expected ISO 8601 in UTC") from error
-    return plausible((since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000, "timestamp")
+    """None where the row has none."""
+    return instant(row, "timestamp") if "timestamp" in row else None

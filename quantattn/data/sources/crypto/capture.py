@@ -1,4 +1,4 @@
-"""Raw captures of websockets in the manner of cryptofeed: lines "<epoch>: <JSON>" of BitMEX or Bitstamp.
+"""Raw captures of websockets in the manner of cryptofeed: lines "<epoch>: <JSON>" of several venues.
 
 The format, its units and what it cannot tell: docs/sources/capture.md.
 """
@@ -6,22 +6,29 @@ The format, its units and what it cannot tell: docs/sources/capture.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
 
+from quantattn.data.sources.crypto.binance_stream import BinanceStream
 from quantattn.data.sources.crypto.bitmex_stream import BitmexStream
 from quantattn.data.sources.crypto.bitstamp_stream import BitstampStream
 from quantattn.data.sources.crypto.build import LevelSource, LevelStage, build
+from quantattn.data.sources.crypto.bybit_stream import BybitStream
+from quantattn.data.sources.crypto.coinbase_stream import CoinbaseStream
+from quantattn.data.sources.crypto.deribit_stream import DeribitStream
 from quantattn.data.sources.crypto.feed import Account, BadLine, Reading, files_under
-from quantattn.data.sources.crypto.messages import Line, Recording, Rows, Stream, decode, plausible, show
+from quantattn.data.sources.crypto.messages import MILLI, Line, Recording, Rows, Stream, decode, plausible, show, time
+from quantattn.data.sources.crypto.okx_stream import OkxStream
 from quantattn.data.sources.decimals import NotExact, scaled
 
 ENDINGS = (".gz", ".xz", ".zst", ".zip", ".0", ".txt")
-_CONTROL = re.compile(rb"(?:wss?|https?)://\S{1,200} (<->|<-|->) \d{1,11}(?:\.\d{1,9})?(?::.*)?", re.DOTALL)
+_CONTROL = re.compile(
+    rb"(?:wss?|https?)://([^\s/:?]{1,200})\S{0,10000} (<->|<-|->) \d{1,11}(?:\.\d{1,9})?(?::.*)?", re.DOTALL
+)
 
 
 def scan_capture(
@@ -62,27 +69,59 @@ def scan_capture(
     files = files_under(Path(path), "a capture", ENDINGS)
 
     def parts(account: Account) -> Iterator[pl.DataFrame]:
-        return Recording(account, _parted, partial(_stream_of, account)).read_all(files)
+        lines = _Lines()
+        return Recording(account, lines.parted, partial(_stream_of, account, lines)).read_all(files)
 
     return build(parts, partial(LevelStage, from_empty=from_empty), account)
 
 
-def _parted(text: bytes) -> Line:
-    if (control := _CONTROL.fullmatch(text)) is not None:
-        return "opened" if control[1] == b"<->" else "sent"
-    stamp, colon, body = text.partition(b": ")
-    if not colon:
-        raise BadLine("not a line of a capture", f"found {show(text)}, expected '<seconds>: <JSON>' or a control line")
-    try:
-        received = scaled(stamp.decode("ascii", "replace"), -9)
-    except NotExact as error:
-        raise BadLine("no receipt", f"{error} at the beginning, in seconds since 1970") from error
-    return plausible(received, "receipt"), decode(body)
+class _Lines:
+    """Parts lines, and remembers the host of the last connection: "" before the first."""
+
+    def __init__(self) -> None:
+        self.host = ""
+
+    def parted(self, text: bytes) -> Line:
+        """What a line is."""
+        if (control := _CONTROL.fullmatch(text)) is not None:
+            self.host = control[1].decode("ascii", "replace")
+            return "opened" if control[2] == b"<->" else "sent"
+        if text.startswith(b'{"topic"'):
+            message = decode(text)
+            return time(message, "ts", MILLI), message
+        stamp, colon, body = text.partition(b": ")
+        if not colon:
+            raise BadLine(
+                "not a line of a capture", f"found {show(text)}, expected '<seconds>: <JSON>' or a control line"
+            )
+        try:
+            received = scaled(stamp.decode("ascii", "replace"), -9)
+        except NotExact as error:
+            raise BadLine("no receipt", f"{error} at the beginning, in seconds since 1970") from error
+        if self.host and not any(name in self.host for name in _VENUES):
+            raise _unknown(f"a capture of {self.host[:60]}")
+        return plausible(received, "receipt"), decode(body)
 
 
-def _stream_of(account: Account, message: dict[str, Any]) -> Stream:
-    if {"table", "info", "success"} & message.keys():
-        return BitmexStream(account, Rows())
-    if {"event", "channel"} <= message.keys():
-        return BitstampStream(account, Rows())
-    raise BadLine("unknown venue", f"found keys {show(sorted(message))}, expected messages of BitMEX or of Bitstamp")
+_VENUES: Mapping[str, tuple[frozenset[str], type[Stream]]] = {
+    "bitmex": (frozenset(("table", "info", "success")), BitmexStream),
+    "bitstamp": (frozenset(("channel",)), BitstampStream),
+    "binance": (frozenset(("stream", "e", "lastUpdateId")), BinanceStream),
+    "coinbase": (frozenset(("product_id", "product_ids", "channels")), CoinbaseStream),
+    "okx": (frozenset(("arg",)), OkxStream),
+    "deribit": (frozenset(("jsonrpc",)), DeribitStream),
+    "bybit": (frozenset(("topic", "req_id")), BybitStream),
+}
+"""Venue, as in the name of its host → keys of which its messages have one, and what reads them."""
+
+
+def _stream_of(account: Account, lines: _Lines, message: dict[str, Any]) -> Stream:
+    """By the host that a control line names; by its keys, where there is none."""
+    for name, (keys, stream) in _VENUES.items():
+        if name in lines.host or (not lines.host and keys & message.keys()):
+            return stream(account, Rows())
+    raise _unknown(f"keys {show(sorted(message))}")
+
+
+def _unknown(found: str) -> BadLine:
+    return BadLine("unknown venue", f"found {found}, expected messages of {', '.join(_VENUES)}")

@@ -111,7 +111,7 @@ def read_csv(path: Path, layout: Layout, account: Account, *, header: bool) -> I
         ended = piece.data.endswith(b"\n")
     account.take(path)
     if not rows:
-        raise ValueError(f"{path.name} holds no row that can be used")
+        raise account.nothing(path)
     if not ended:
         account.notes.append(f"{path.name}: the last line has no end, so that the file may have been cut off in it")
 

@@ -96,6 +96,8 @@ class Account:
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     losses: int = 0
+    first: dict[str, str] = field(default_factory=dict)
+    """File → what was wrong with the first of its lines that were left out."""
 
     def again(self) -> Account:
         """An empty account of the same reading."""
@@ -106,12 +108,21 @@ class Account:
         if self.reading.on_bad == "refuse":
             raise ValueError(f"{path.name}, line {line}: {error}") from error
         self.losses += 1
+        self.first.setdefault(path.name, f"line {line}: {error}")
         shown = text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
         self.left_out.append((path.name, line, error.reason, shown))
 
     def take(self, path: Path) -> None:
         """Note a file and the hash of its bytes."""
         self.files[path.name] = file_sha256(path)
+
+    def nothing(self, path: Path, more: str = "") -> ValueError:
+        """Of a file no line of which can be used: why."""
+        why = ""
+        if path.name in self.first:
+            count = sum(name == path.name for name, *_ in self.left_out)
+            why = f"; {count:,} lines cannot, the first in {self.first[path.name]}"
+        return ValueError(f"{path.name} holds no row that can be used{why}{more}")
 
     def report(self, rows: int) -> SourceReport:
         """What was read; writes what was left out where the reading says."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -26,6 +27,7 @@ Change = tuple[int, int, int | None, int, str | None]
 Level = tuple[int, int]
 """Price and size."""
 _FLUSH = 1 << 17
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True)
@@ -175,11 +177,14 @@ class Recording:
         Raises:
             ValueError: a line cannot be used and is not to be left out, or the file has no row.
         """
-        self._last, rows, clocks = 0, 0, Clocks(path, self.account)
+        self._last, rows, empty, clocks = 0, 0, 0, Clocks(path, self.account)
         if self.stream is not None:
             self.stream.begin()
         for piece in read_pieces(path):
             for line, text in piece.lines():
+                if not text:
+                    empty += 1
+                    continue
                 try:
                     self._line(line, text)
                 except BadLine as error:
@@ -190,12 +195,15 @@ class Recording:
                 yield clocks.set(frame)
                 rows += frame.height
         self.account.take(path)
+        passed = Counter() if self.stream is None else +self.stream.passed
+        counts = ", ".join(f"{what} {count:,}" for what, count in sorted(passed.items()))
         if self.stream is None or not rows:
-            raise ValueError(f"{path.name} holds no row that can be used")
-        if self.stream.passed.total():
-            counts = ", ".join(f"{what} {count:,}" for what, count in sorted(self.stream.passed.items()) if count)
+            raise self.account.nothing(path, f"; messages that make none: {counts}" if counts else "")
+        if counts:
             self.account.notes.append(f"{path.name}: messages that make no row: {counts}")
             self.stream.passed.clear()
+        if empty:
+            self.account.notes.append(f"{path.name}: {empty:,} empty lines")
         clocks.close()
 
     def _line(self, line: int, text: bytes) -> None:
@@ -249,6 +257,14 @@ def of_type(message: dict[str, Any], name: str, kind: type) -> Any:
     return value
 
 
+def objects(message: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """A field that is a list of objects."""
+    found: list[dict[str, Any]] = of_type(message, name, list)
+    if not all(isinstance(each, dict) for each in found):
+        raise BadLine("not a row", f"found {show(found)} as {name}, expected a list of rows")
+    return found
+
+
 def name_of(message: dict[str, Any], name: str) -> str:
     """A field that names an instrument."""
     value: str = of_type(message, name, str)
@@ -278,6 +294,16 @@ def number(message: dict[str, Any], name: str) -> int:
 def time(message: dict[str, Any], name: str, unit: int) -> int:
     """A stamp of the venue in ns UTC, counted in `unit` ns since 1970."""
     return plausible(number(message, name) * unit, name)
+
+
+def instant(message: dict[str, Any], name: str) -> int:
+    """A stamp of the venue in ISO 8601, as in 2021-07-22T22:36:10.014Z, in ns UTC."""
+    text = of_type(message, name, str)
+    try:
+        since = dt.datetime.fromisoformat(text) - _EPOCH
+    except (ValueError, TypeError) as error:
+        raise BadLine("impossible time", f"found {name} {show(text)}, expected ISO 8601 in UTC") from error
+    return plausible((since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000, name)
 
 
 def plausible(stamp: int, name: str) -> int:

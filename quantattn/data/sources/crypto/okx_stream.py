@@ -1,0 +1,70 @@
+"""Messages of OKX's websocket (version 5): books shipped whole and by the levels that changed, and trades."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quantattn.data.sources.crypto.feed import Account, BadLine
+from quantattn.data.sources.crypto.messages import (
+    MILLI,
+    Arrival,
+    Rows,
+    Stream,
+    name_of,
+    number,
+    objects,
+    of_type,
+    show,
+    snapshot,
+    time,
+    trade,
+    updates,
+)
+
+_CHANGED = ("books", "books-l2-tbt", "books50-l2-tbt")
+_WHOLE = ("books5", "bbo-tbt")
+
+
+class OkxStream(Stream):
+    """Channels of books and trades; others are passed over. Newer messages of books are chained by their ids."""
+
+    def __init__(self, account: Account, rows: Rows) -> None:
+        super().__init__(account, rows)
+        self.last: dict[str, int] = {}
+        """Instrument → id of its last message."""
+
+    def message(self, arrival: Arrival, message: dict[str, Any]) -> None:
+        """What a channel says of one instrument."""
+        where = message.get("arg")
+        channel = where.get("channel") if isinstance(where, dict) else None
+        if not isinstance(where, dict) or "data" not in message or channel not in (*_CHANGED, *_WHOLE, "trades"):
+            self.passed[f"{message.get('event', channel)}"[:60]] += 1
+            return
+        symbol = name_of(where, "instId")
+        for body in objects(message, "data"):
+            if channel == "trades":
+                side = of_type(body, "side", str)
+                if side not in ("buy", "sell"):
+                    raise BadLine("unknown side", f"found side {show(side)}, expected buy or sell")
+                number_of = of_type(body, "tradeId", str)[:64]
+                row = trade(side == "buy", self.price(body.get("px")), self.size(body.get("sz")), number_of)
+                self.rows.changes(symbol, arrival, time(body, "ts", MILLI), [row])
+            else:
+                self._book(arrival, symbol, body, channel in _WHOLE or message.get("action") == "snapshot")
+
+    def lost(self) -> None:
+        """Every chain breaks."""
+        super().lost()
+        self.last.clear()
+
+    def _book(self, arrival: Arrival, symbol: str, body: dict[str, Any], whole: bool) -> None:
+        sides = self.levels(body, "bids"), self.levels(body, "asks")
+        stamp = time(body, "ts", MILLI)
+        gap = False
+        if "seqId" in body:
+            before = self.last.get(symbol)
+            gap = not whole and before is not None and "prevSeqId" in body and number(body, "prevSeqId") != before
+            self.last[symbol] = number(body, "seqId")
+        made = snapshot(*sides) if whole else updates(*sides)
+        self.passed["changes without a level"] += not made
+        self.rows.changes(symbol, arrival, stamp, made, broken=gap)
