@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from quantattn.batch import PackedBatch
 from quantattn.data.mapped import MappedSequences, write_sequences
 from quantattn.data.pack import Ints, SequenceSet, plan, shard
+from quantattn.learn.orphans import end_with_parent
 from quantattn.nn import check_decisions
 
 
@@ -115,6 +116,7 @@ class PlannedLoader:
             num_workers=self.workers,
             multiprocessing_context="spawn",
             generator=torch.Generator(),
+            worker_init_fn=end_with_parent,
         )
         yield from packs
 
