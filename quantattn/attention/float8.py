@@ -84,9 +84,11 @@ def quantise(x: Tensor, rows: int, *, shared: bool = False) -> Quantised:
     largest = padded.abs().amax((2, 4), keepdim=True)  # (B, blocks, 1, H, 1)
     if shared:
         largest = largest.amax().expand_as(largest)
-    # Not below the normal numbers: a quotient by 0 would be none.
+    # Not below the normal numbers: 0 would have no reciprocal.
     scale = (largest.float() * PART).clamp_min(torch.finfo(torch.float32).tiny).where(largest != 0, 1.0)
-    values = (padded / scale).to(torch.float8_e4m3fn).view(batch, blocks * rows, heads, d)[:, :n].contiguous()
+    values = (
+        (padded * scale.reciprocal()).to(torch.float8_e4m3fn).view(batch, blocks * rows, heads, d)[:, :n].contiguous()
+    )
     return Quantised(values, scale[:, :, 0, :, 0].transpose(1, 2).contiguous(), rows)
 
 
@@ -253,7 +255,8 @@ def _by_kernel(q: Quantised, k: Quantised, v: Quantised, scale: float, causal: b
 
 @on_its_device
 def _on_hopper(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, incoherent: bool, seed: int) -> Attended:
-    from quantattn.attention.kernels.hopper.float8_launch import launch_float8, round_inputs
+    from quantattn.attention.kernels.hopper.float8_launch import launch_float8
+    from quantattn.attention.kernels.hopper.float8_rounding import round_inputs
 
     found = launch_float8(round_inputs(q, k, v, incoherent=incoherent, seed=seed), scale, causal, q.dtype)
     return Attended(found.out[..., : q.shape[-1]], found.lse)

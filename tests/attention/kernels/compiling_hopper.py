@@ -17,7 +17,7 @@ from compiling import SHARED_LIMIT, assemble
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from quantattn.attention.kernels.hopper import configs, float8_launch, launch
+from quantattn.attention.kernels.hopper import configs, float8_launch, float8_rounding, launch
 from quantattn.attention.kernels.launch import Problem
 
 WORKERS = 2
@@ -65,7 +65,7 @@ def prepare() -> None:
     """Have launches compile, in this process."""
     driver.set_active(NoDevice())
     warnings.simplefilter("ignore")  # 3.9 announces what 3.10 will do by default
-    for module in (launch, float8_launch):
+    for module in (launch, float8_launch, float8_rounding):
         module.multiprocessors = lambda device: 132
         for name in [name for name in vars(module) if name.startswith(("_attention_", "_float8_", "_round_"))]:
             setattr(module, name, Compiled(getattr(module, name)))
@@ -79,7 +79,7 @@ def row_of(variant: tuple[str, int, str, bool]) -> dict[str, object]:
     problem, lse = Problem(0.1, *MASKS[mask], cu, cu), torch.empty(1, 4, 600)
     config = TABLES[kernel][d]
     if kernel == "float8":
-        rounded = float8_launch.round_inputs(q, k, k, incoherent=True, seed=0)
+        rounded = float8_rounding.round_inputs(q, k, k, incoherent=True, seed=0)
         float8_launch.launch_float8(rounded, 0.1, mask == "causal", q.dtype, config)
     elif kernel == "bwd":
         launch.launch_backward(q, None, q, k, k, q, lse, q.clone(), k.clone(), k.clone(), problem, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,3 +79,13 @@ def outside(
     gaps = (found.out - truth.out).abs(), (found.lse - truth.lse).where(~empty, 0).abs()
     limits = out * (1 + rounding) + rounding * truth.out.abs(), lse
     return [int((~(gap <= may)).sum()) for gap, may in zip(gaps, limits, strict=True)]
+
+
+def in_order(x: Any, n_k: int) -> Quantised:
+    """The values of `Rounded` as (B, Nk, H, D), in the order of the keys."""
+    batch, heads, d, keys = x.v.shape
+    by_place = x.v.view(torch.uint8).view(batch, heads, d, keys // 16, 4, 2, 2)
+    by_key = by_place.transpose(-3, -2).reshape(batch, heads, d, keys)
+    assert (by_key[..., n_k:] == 0).all()
+    values = by_key[..., :n_k].permute(0, 3, 1, 2).contiguous().view(torch.float8_e4m3fn)
+    return Quantised(values, x.v_scale[..., None], n_k)

@@ -6,14 +6,15 @@ from itertools import product
 
 import pytest
 import torch
-from float8_cases import outside
+from float8_cases import in_order, outside
 
 pytest.importorskip("triton")
 
 from quantattn.attention import Attended, Mask
 from quantattn.attention.float8 import ROWS_K, ROWS_Q, Quantised, float8_attention, quantise, rotated
 from quantattn.attention.float8_errors import HOPPER, draw, float8_errors
-from quantattn.attention.kernels.hopper.float8_launch import Rounded, launch_float8, round_inputs
+from quantattn.attention.kernels.hopper.float8_launch import launch_float8
+from quantattn.attention.kernels.hopper.float8_rounding import round_inputs
 
 pytestmark = pytest.mark.gpu
 KEYS = 128
@@ -38,16 +39,6 @@ def drawn(name, dtype=torch.bfloat16):
     parts = [draw(data, n_q, n_k, heads, d, seed) for seed in range(batch)]
     q, k, v = (torch.stack(x).cuda().to(dtype) for x in zip(*parts, strict=True))
     return q, k[:, :, :heads_k], v[:, :, :heads_k]
-
-
-def in_order(x: Rounded, n_k: int) -> Quantised:
-    """The values as (B, Nk, H, D), in the order of the keys."""
-    batch, heads, d, keys = x.v.shape
-    by_place = x.v.view(torch.uint8).view(batch, heads, d, keys // 16, 4, 2, 2)
-    by_key = by_place.transpose(-3, -2).reshape(batch, heads, d, keys)
-    assert (by_key[..., n_k:] == 0).all()
-    values = by_key[..., :n_k].permute(0, 3, 1, 2).contiguous().view(torch.float8_e4m3fn)
-    return Quantised(values, x.v_scale[..., None], n_k)
 
 
 @pytest.mark.parametrize("name", SHAPES)
