@@ -104,6 +104,7 @@ def decisions_of(
     allow: tuple[str, ...],
     chosen: Mapping[str, Any] = MappingProxyType({}),
     choose: Callable[[Unlabelled], Unlabelled] = lambda made: made,
+    **where: Any,
 ) -> Work:
     """The decisions of a source, in the tokens and the cut of sequences that a model was trained on.
 
@@ -114,15 +115,18 @@ def decisions_of(
         allow: more prefixes that a `_target_` may have.
         chosen: settings of the encoder of this kind of data that go before those of training.
         choose: puts other decisions in the place of these.
+        where: `room` and `progress` of what is read in runs, see `encode_market`.
 
     Raises:
         UsageError: a setting that this kind of data does not take.
     """
     encode = ENCODERS[trained["kind"]]
     _check_keys(encode, chosen, "")
-    given = {name: value for name, value in trained["prepare"].items() if name in parameters(encode)} | dict(chosen)
+    kept = {name: value for name, value in where.items() if name in parameters(encode)}
+    known = parameters(encode) - {"room", "progress"}
+    given = {name: value for name, value in trained["prepare"].items() if name in known} | dict(chosen)
     given = clipped(given | {"max_seq_len": trained["max_seq_len"]})
-    made = choose(encode(instantiate(source, "data.source", allow), artefact.vocabulary_json, **given))
+    made = choose(encode(instantiate(source, "data.source", allow), artefact.vocabulary_json, **given, **kept))
     from quantattn.score import Work  # whose table format training does not need
 
     pieces: dict[str, Any] = {"events": made.events}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 
@@ -16,11 +17,12 @@ from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
-from quantattn.cli.score_engine import EngineSettings, carry_out, sizes
+from quantattn.cli.score_engine import EngineSettings, carry_out, reading, sizes
 from quantattn.cli.score_incremental import check_incremental, keep_states, only_new
 from quantattn.cli.score_outputs import OutputSettings, check_unit, chooser, output_of, policy_of
 from quantattn.cli.settings import DataSettings, PathSettings
 from quantattn.cli.train import stopping_on_sigterm
+from quantattn.data.filed import Room, blocks
 from quantattn.data.remote import fetch, is_remote
 from quantattn.nn import Artefact, load_model
 from quantattn.score import check_place, make_plan
@@ -83,17 +85,19 @@ def run(arguments: list[str]) -> int:
 def score_tables(config: DictConfig) -> int:
     """One scoring job, on data that are fetched first when they lie in an object store; its exit code."""
     path = config.data.get("path")
-    if path is None or not is_remote(str(path)):
-        return _score(config)
     with scratch() as folder:
-        try:
-            config.data.path = str(fetch(str(path), folder))
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-        return _score(config)
+        fetched, work = folder / "fetched", folder / "work"
+        if path is not None and is_remote(str(path)):
+            fetched.mkdir()
+            try:
+                config.data.path = str(fetch(str(path), fetched))
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+        work.mkdir()
+        return _score(config, work)
 
 
-def _score(config: DictConfig) -> int:
+def _score(config: DictConfig, folder: Path) -> int:
     asked = settings(ScoreSettings, plain(config), "")
     check_source(asked.data.source, asked.data.path, asked.allow_targets)
     check_unit(asked)
@@ -113,7 +117,14 @@ def _score(config: DictConfig) -> int:
     if (why := expired(artefact.extra)) is not None:
         out.print(f"note: the model's attention is not certified for this installation: {why}", soft_wrap=True)
     work = decisions_of(
-        asked.data.source, trained, artefact, asked.allow_targets, chosen_of(asked), chooser(asked, model)
+        asked.data.source,
+        trained,
+        artefact,
+        asked.allow_targets,
+        chosen_of(asked),
+        chooser(asked, model),
+        room=(room := Room(folder)),
+        progress=reading(out),
     )
     # In the batch-invariant mode the budget of tokens decides no bit.
     budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
@@ -126,14 +137,17 @@ def _score(config: DictConfig) -> int:
     constant = {"trials": artefact.extra.get("trials")}
     if asked.output == "embeddings":
         constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
-    columns = {k: torch.full((len(work.as_of),), v).numpy() for k, v in constant.items() if isinstance(v, int)}
+    columns = {
+        name: room.column(np.int64, (np.full(here.stop - here.start, value) for here in blocks(len(work.as_of))))
+        for name, value in constant.items()
+        if isinstance(value, int)
+    }
     work = replace(work, described={**work.described, **columns})
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy, sizes(asked.data.path, work.hashes))
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
-    out.print(
-        f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {len(work.rows):,} decisions in {len(plan.shards)} shards"
-    )
+    decisions = f"{len(work.sequences.decisions):,} decisions in {len(plan.shards)} shards"
+    out.print(f"model {artefact.sha[:12]}, plan {plan.sha[:12]}: {decisions}")
     given = {
         "work": work,
         "plan": plan,
@@ -143,7 +157,7 @@ def _score(config: DictConfig) -> int:
         "stream": stream,
     }
     recipe = Recipe(asked.model_folder, asked.attention.get("backend"), given, out_place, asked.threads, asked.on_bad)
-    if not carry_out(asked, recipe, model, out):
+    if not carry_out(asked, recipe, model, folder, out):
         out.print(f"stopped; the same command goes on in {asked.out}")
         return STOPPED
     keep_states(asked, work, plan, model, policy, out)

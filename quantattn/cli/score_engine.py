@@ -18,12 +18,12 @@ from rich.console import Console
 from quantattn.cli import show
 from quantattn.cli.errors import UsageError
 from quantattn.data.filings.pool import available_cores
-from quantattn.score.cluster import Cluster
+from quantattn.score.cluster import Cluster, require_ray
 from quantattn.score.crew import Alone, Crew, OnBad, Recipe
 from quantattn.score.installed import processor
 from quantattn.score.processes import Processes
 from quantattn.score.run import Progress, score_with
-from quantattn.score.share import scratch, share
+from quantattn.score.share import share
 from quantattn.score.sink import DeltaSink, apart
 from quantattn.score.worker import Worker
 
@@ -60,6 +60,8 @@ class EngineSettings:
             raise ValueError(f"deterministic must be batch, on or off, got {self.deterministic!r}")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device=cuda needs an NVIDIA GPU and a CUDA build of torch, and there is none here")
+        if self.engine == "ray":
+            require_ray()
         for name in ("workers", "threads"):
             given = getattr(self, name)
             if given is not None and not 1 <= given <= 1024:
@@ -98,8 +100,10 @@ def sizes(path: str | None, names: Iterable[str]) -> dict[str, int]:
     return {name: called[name].stat().st_size for name in sorted(wanted & set(called))}
 
 
-def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -> bool:
+def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, folder: Path, out: Console) -> bool:
     """Score what the settings say; whether all of it is in the table, which it is not when a SIGTERM came.
+
+    `folder` is where the files of the work lie or are put.
 
     Raises:
         UsageError: shards that the plan does not have.
@@ -109,9 +113,13 @@ def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -
         shards = recipe.plan.between(asked.shards)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    first, last = (int(part or 0) for part in (asked.shards or ":").split(":"))
+    if last > (there := len(recipe.plan.shards)):
+        done = f"the plan has 0:{there}, so {first}:{there} are done"
+        out.print(f"note: shards={asked.shards} goes beyond the last one; {done}", soft_wrap=True)
     with ExitStack() as stack:
         stop = stack.enter_context(_told_to_stop())
-        crew = _crew(asked, recipe, len(shards), model, stack)
+        crew = _crew(asked, recipe, len(shards), model, folder, stack)
         finished = score_with(crew, recipe.plan, recipe.out, shards, watch=_teller(out), stop=stop)
     if finished and len(shards) == len(recipe.plan.shards) and (left := DeltaSink(recipe.out, recipe.plan).clean()):
         out.print(f"removed {left} files of rows that writers had left behind who were killed before their commit")
@@ -120,15 +128,32 @@ def carry_out(asked: EngineSettings, recipe: Recipe, model: Any, out: Console) -
     return finished
 
 
-def _crew(asked: EngineSettings, recipe: Recipe, shards: int, model: Any, stack: ExitStack) -> Crew:
+def _crew(asked: EngineSettings, recipe: Recipe, shards: int, model: Any, folder: Path, stack: ExitStack) -> Crew:
     devices = asked.devices(shards)
-    if asked.engine == "ray":
-        return Cluster(recipe, asked.workers, devices[0].startswith("cuda"))
-    if len(devices) == 1:
+    if asked.engine == "local" and len(devices) == 1:
         stack.enter_context(_threads(asked.threads))
         return Alone(Worker(model, device=devices[0], **recipe.given), recipe.out, recipe.on_bad)
-    work = share(recipe.given["work"], stack.enter_context(scratch()))
-    return Processes(replace(recipe, given={**recipe.given, "work": work}), devices)
+    # Under names that hold wherever a worker runs.
+    place = recipe.out.absolute() if isinstance(recipe.out, Path) else recipe.out
+    given = {**recipe.given, "work": share(recipe.given["work"], folder.absolute())}
+    recipe = replace(recipe, given=given, out=place, model=str(Path(recipe.model).absolute()))
+    if asked.engine == "ray":
+        return Cluster(recipe, asked.workers, devices[0].startswith("cuda"))
+    return Processes(recipe, devices)
+
+
+def reading(out: Console) -> Callable[[int], None]:
+    """What prints, every ten seconds, how many tokens of the data were made."""
+    begun = printed = time.monotonic()
+
+    def tell(tokens: int) -> None:
+        nonlocal printed
+        now = time.monotonic()
+        if now - printed >= show.SECONDS_BETWEEN_LINES:
+            printed = now
+            out.print(f"{tokens:,} tokens read  {tokens / (now - begun):,.0f}/s")
+
+    return tell
 
 
 def _teller(out: Console) -> Callable[[Progress], None]:
@@ -144,10 +169,10 @@ def _teller(out: Console) -> Callable[[Progress], None]:
             return
         printed = now
         there = f", {at.found:,} were there" if at.found else ""
+        pace = f"  {at.per_second:,.0f}/s, {show.clock(at.seconds_left)} left" if at.done > at.found else ""
         lost = f", {at.lost} workers lost" if at.lost else ""
         lost += f", {at.refused:,} without a score" if at.refused else ""
-        pace = f"  {at.per_second:,.0f}/s, {show.clock(at.seconds_left)} left" if at.done > at.found else ""
-        out.print(f"{at.done:,}/{at.total:,} decisions{there}{lost}{pace}")
+        out.print(f"{at.done:,}/{at.total:,} decisions{there}{pace}{lost or ', no failures'}")
 
     return tell
 

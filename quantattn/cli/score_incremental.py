@@ -59,7 +59,7 @@ def only_new(
     if asked.incremental is None:
         return work, None
     folder = Path(asked.incremental)
-    fresh, stream, known = begin(folder, work, _made_of(work, model, policy))
+    fresh, stream, known = begin(folder.absolute(), work, _made_of(work, model, policy))
     out.print(f"{known:,} decisions are known from {folder}, {len(fresh.as_of):,} are new")
     return fresh, stream
 

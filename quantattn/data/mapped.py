@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from quantattn.batch import PackedBatch
 from quantattn.data.carried import TokenVectors
+from quantattn.data.filed import mapped
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
 
 FORMAT = 3
@@ -96,7 +97,7 @@ def open_sequences(folder: str | Path) -> MappedSequences:
     targets, own, carried = (dict(_columns(folder, account, part)) for part in ("targets", "arrays", "vectors"))
     names = dict.fromkeys(name.removesuffix(_ROWS) for name in carried if name.endswith(_ROWS))
     vectors = {name: _bare(TokenVectors, rows=carried[name + _ROWS], values=carried[name]) for name in names}
-    together = {tuple(names): _mapped(folder / f"blocks-{i:03d}.npy") for i, names in enumerate(account["blocks"])}
+    together = {tuple(names): mapped(folder / f"blocks-{i:03d}.npy", "r") for i, names in enumerate(account["blocks"])}
     rows = {name: row for names, block in together.items() for name, row in zip(names, block, strict=True)}
     fields = {name: rows[name] for name in account["fields"]}
     # Built without its __init__, which would cut the table and read every row to check it.
@@ -154,19 +155,7 @@ def _write_rows(path: Path, columns: Sequence[Array]) -> None:
 
 def _columns(folder: Path, account: Mapping[str, Any], part: str) -> Iterator[tuple[str, Array]]:
     for number, name in enumerate(account[part]):
-        yield name, _mapped(folder / f"{part}-{number:03d}.npy")
-
-
-def _mapped(path: Path) -> Array:
-    # An array without elements cannot be mapped. `asarray` drops memmap's own class, whose every slice is slow.
-    return np.asarray(np.load(path, mmap_mode="r" if _has_rows(path) else None, allow_pickle=False))
-
-
-def _has_rows(path: Path) -> bool:
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        shape, _, _ = np.lib.format.read_array_header_1_0(file)
-    return 0 not in shape
+        yield name, mapped(folder / f"{part}-{number:03d}.npy", "r")
 
 
 def _of(arrays: Mapping[str, Array], *names: str) -> dict[str, Array]:

@@ -6,9 +6,9 @@ Which sequences go into which batch: `quantattn.data.plan`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from torch import Tensor
 
 from quantattn.batch import PackedBatch, Vectors
 from quantattn.data.carried import TokenVectors
+from quantattn.data.cuts import Layout as Layout
+from quantattn.data.cuts import cut, entity_of, ranges
+from quantattn.data.filed import Room, blocks
 from quantattn.data.plan import plan as plan
 from quantattn.data.plan import shard as shard
 
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[np.generic]
-Layout = Literal["each", "chunks", "windows", "document"]
 
+_MEMORY = Room()
 LONG = 64  # tokens of a sequence on average from which on `pack` copies runs
 
 
@@ -88,7 +91,7 @@ class TokenTable:
 
     def entity_of(self, row: Ints) -> Ints:
         """Number of the entity that each row belongs to."""
-        return np.asarray(np.searchsorted(self.offsets, row, side="right") - 1, np.int64)
+        return entity_of(self.offsets, row)
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,10 @@ class Decisions:
     targets: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if len(self.row) and (self.row[0] < 0 or bool((np.diff(self.row) <= 0).any())):
+        rises = all(
+            bool((np.diff(self.row[max(rows.start - 1, 0) : rows.stop]) > 0).all()) for rows in blocks(len(self))
+        )
+        if not rises or (len(self.row) and self.row[0] < 0):
             raise ValueError("rows of decisions must be strictly rising and not negative")
         for name, target in self.targets.items():
             if len(target) != len(self.row):
@@ -151,6 +157,7 @@ class SequenceSet:
             rounded up.
         start, stop: (S,) int64, sequence s is rows start[s]:stop[s] of the table.
         first: (S + 1,) int64, decisions first[s]:first[s + 1] are made in sequence s.
+        room: where these three are kept; in memory, if nobody says.
     """
 
     table: TokenTable
@@ -161,18 +168,24 @@ class SequenceSet:
     start: Ints = field(init=False, repr=False)
     stop: Ints = field(init=False, repr=False)
     first: Ints = field(init=False, repr=False)
+    room: InitVar[Room] = _MEMORY
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, room: Room) -> None:
         object.__setattr__(self, "min_context", least_context(self.max_seq_len, self.layout, self.min_context))
         row = self.decisions.row
         if len(row) and row[-1] >= len(self.table):
             raise ValueError(f"decision at row {row[-1]}, but the table has {len(self.table)} rows")
-        cut = {"each": _each, "chunks": _chunks, "windows": _windows, "document": _documents}[self.layout]
-        start, stop = cut(self)
-        # Sequences are in order and each decision's own row lies in exactly one [previous stop, stop).
-        first = np.concatenate([[0], np.searchsorted(row, stop, side="left")])
-        for name, made in (("start", start), ("stop", stop), ("first", first)):
-            object.__setattr__(self, name, made)
+        made = {name: room.growing(np.int64) for name in ("start", "stop", "first")}
+        made["first"].add([0])
+        for start, stop in cut(
+            self.table.offsets, self.table.entities, row, self.layout, self.max_seq_len, self.context
+        ):
+            made["start"].add(start)
+            made["stop"].add(stop)
+            # Sequences are in order and each decision's own row lies in exactly one [previous stop, stop).
+            made["first"].add(np.searchsorted(row, stop, side="left"))
+        for name, column in made.items():
+            object.__setattr__(self, name, column.whole())
 
     @property
     def context(self) -> int:
@@ -195,7 +208,7 @@ class SequenceSet:
     @property
     def blocks(self) -> Mapping[tuple[str, ...], Array]:
         """Names of fields → those fields as one (F, R) array of one type; here every field alone, where it lies."""
-        return {(name,): column[None] for name, column in self.table.fields.items()}
+        return {(name,): np.asarray(column)[None] for name, column in self.table.fields.items()}
 
     def pack(self, indices: Sequence[int] | Ints) -> PackedBatch:
         """The sequences of these numbers, in this order, as one batch.
@@ -209,19 +222,19 @@ class SequenceSet:
         total = int(cu_seqlens[-1])
         # Long runs are copied whole; of short ones every row is looked up, which costs less than a copy each.
         runs = list(map(slice, start.tolist(), stop.tolist()))
-        rows = None if total >= LONG * len(chosen) else _ranges(start, lengths, cu_seqlens)
+        rows = None if total >= LONG * len(chosen) else ranges(start, lengths, cu_seqlens)
         blocks = self.blocks
-        *laid, time = _lay_out([*blocks.values(), self.table.time[None]], total, runs, rows)
+        *laid, time = _lay_out([*blocks.values(), np.asarray(self.table.time)[None]], total, runs, rows)
         columns = dict(zip(chain.from_iterable(blocks), laid, strict=True))
         made = self.first[chosen + 1] - self.first[chosen]
-        keys = _ranges(self.first[chosen], made, np.concatenate([[0], np.cumsum(made)]))
+        keys = ranges(self.first[chosen], made, np.concatenate([[0], np.cumsum(made)]))
         shift = np.repeat(cu_seqlens[:-1] - start, made)
         return PackedBatch(
             fields={name: columns[name] for name in self.table.fields},
             time=time,
             cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
             max_seqlen=int(lengths.max(initial=0)),
-            positions=torch.from_numpy(self.decisions.row[keys] + shift),
+            positions=torch.from_numpy(np.asarray(self.decisions.row[keys]) + shift),
             keys=torch.from_numpy(keys),
             targets={
                 name: torch.from_numpy(target[keys].astype(_kept(target)))
@@ -253,53 +266,6 @@ def unpack(batch: PackedBatch) -> list[PackedBatch]:
             )
         )
     return alone
-
-
-def _each(cut: SequenceSet) -> tuple[Ints, Ints]:
-    row = cut.decisions.row
-    begin = cut.table.offsets[cut.table.entity_of(row)]
-    return np.maximum(begin, row + 1 - cut.max_seq_len), row + 1
-
-
-def _chunks(cut: SequenceSet) -> tuple[Ints, Ints]:
-    row = cut.decisions.row
-    entity = cut.table.entity_of(row)
-    begin = np.maximum(cut.table.offsets[entity], row + 1 - cut.context)
-    # The decisions that a sequence opening with decision q has room for end before decision beyond[q].
-    room = np.minimum(begin + cut.max_seq_len, cut.table.offsets[entity + 1])
-    beyond = np.searchsorted(row, room, side="left").tolist()
-    opens, q = [], 0
-    while q < len(row):
-        opens.append(q)
-        q = beyond[q]
-    opening = np.asarray(opens, np.int64)
-    closing = np.append(opening, len(row))[1:] - 1
-    return begin[opening], row[closing] + 1
-
-
-def _windows(cut: SequenceSet) -> tuple[Ints, Ints]:
-    rows = np.diff(cut.table.offsets)
-    pieces = -(-rows // cut.max_seq_len)
-    nth = _ranges(np.zeros_like(pieces), pieces, np.concatenate([[0], np.cumsum(pieces)]))
-    start = np.repeat(cut.table.offsets[:-1], pieces) + nth * cut.max_seq_len
-    return start, np.minimum(start + cut.max_seq_len, np.repeat(cut.table.offsets[1:], pieces))
-
-
-def _documents(cut: SequenceSet) -> tuple[Ints, Ints]:
-    rows = np.diff(cut.table.offsets)
-    if len(rows) and int(rows.max()) > cut.max_seq_len:
-        longest = int(rows.argmax())
-        raise ValueError(
-            f"document {cut.table.entities[longest]!r} has {int(rows[longest])} tokens, more than data.max_seq_len = "
-            f"{cut.max_seq_len}"
-        )
-    filled = rows > 0
-    return cut.table.offsets[:-1][filled], cut.table.offsets[1:][filled]
-
-
-def _ranges(start: Ints, lengths: Ints, offsets: Ints) -> Ints:
-    """Start[0], start[0] + 1, … (lengths[0] of them), start[1], …; offsets are the running sums of lengths, from 0."""
-    return np.arange(offsets[-1], dtype=np.int64) + np.repeat(start - offsets[:-1], lengths)
 
 
 def _lay_out(blocks: Sequence[Array], total: int, runs: Sequence[slice], rows: Ints | None) -> list[Tensor]:

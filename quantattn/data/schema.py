@@ -113,10 +113,15 @@ class Filings(Events):
     text = dy.String(nullable=False)
 
 
-def check(frame: Frame, schema: type[Events]) -> Frame:
+def check(frame: Frame, schema: type[Events], first_row: int = 0) -> Frame:
     """Return `frame` unchanged if it obeys `schema`; columns beyond the schema are allowed.
 
     A LazyFrame is checked by name and type alone and is not computed; a DataFrame also by value and by order.
+
+    Args:
+        frame: a table, or a run of its rows.
+        schema: of all of it.
+        first_row: number of the run's first row in the table.
 
     Raises:
         ValueError: one sentence that names the column, the row (counted from 0) and the rule.
@@ -130,8 +135,8 @@ def check(frame: Frame, schema: type[Events]) -> Frame:
         if not column.validate_dtype(found[name]):
             raise ValueError(f"{schema.__name__}: column {name!r} is {found[name]}, expected {column.dtype}")
     if isinstance(frame, pl.DataFrame):
-        _check_values(frame, schema)
-        _check_order(frame, schema)
+        _check_values(frame, schema, first_row)
+        _check_order(frame, schema, first_row)
     return frame
 
 
@@ -152,7 +157,7 @@ def level_columns(level: int) -> tuple[str, str, str, str]:
     return (f"ask_price_{level}", f"ask_size_{level}", f"bid_price_{level}", f"bid_size_{level}")
 
 
-def _check_values(frame: pl.DataFrame, schema: type[Events]) -> None:
+def _check_values(frame: pl.DataFrame, schema: type[Events], first_row: int) -> None:
     failure = schema.filter(frame).failure
     if not len(failure):
         return
@@ -160,8 +165,9 @@ def _check_values(frame: pl.DataFrame, schema: type[Events]) -> None:
     column, _, what = rule.rpartition("|")
     row = _first_row_breaking(frame, schema, rule)
     shown = {name: frame[name][row] for name in ([column] if column else ("entity", "event_time", "available_time"))}
+    where = f" of column {column!r}" if column else ""
     raise ValueError(
-        f"{schema.__name__}: row {row} breaks the rule {what!r}{f' of column {column!r}' if column else ''}: "
+        f"{schema.__name__}: row {first_row + row} breaks the rule {what!r}{where}: "
         f"{', '.join(f'{name} = {value!r}' for name, value in shown.items())} ({failure.counts()[rule]} such rows)"
     )
 
@@ -177,7 +183,7 @@ def _first_row_breaking(frame: pl.DataFrame, schema: type[Events], rule: str) ->
     return low
 
 
-def _check_order(frame: pl.DataFrame, schema: type[Events]) -> None:
+def _check_order(frame: pl.DataFrame, schema: type[Events], first_row: int) -> None:
     if frame.height < 2:
         return
     later = pl.col("available_time") > pl.col("available_time").shift(1)
@@ -190,6 +196,6 @@ def _check_order(frame: pl.DataFrame, schema: type[Events]) -> None:
         row = broken[0]
         before, here = frame.select(CANONICAL_ORDER)[row - 1 : row + 1].rows()
         raise ValueError(
-            f"{schema.__name__}: row {row} is out of order: a table is sorted by {', '.join(CANONICAL_ORDER)} with no "
-            f"two rows equal, but {here} follows {before}"
+            f"{schema.__name__}: row {first_row + row} is out of order: a table is sorted by "
+            f"{', '.join(CANONICAL_ORDER)} with no two rows equal, but {here} follows {before}"
         )

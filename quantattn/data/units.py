@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantattn.data.filed import Room, Texts, blocks
 from quantattn.data.market.encode import Ints, Unlabelled
 from quantattn.data.pack import Decisions, Layout, SequenceSet
 
@@ -49,9 +50,9 @@ def every_event(made: Unlabelled, causal: bool) -> Chosen:
     _require_single(made, "event")
     cut = made.sequences
     layout: Layout = "chunks" if causal else "each"
-    rows = np.arange(len(cut.table), dtype=np.int64)
-    sequences = SequenceSet(cut.table, Decisions(rows), cut.max_seq_len, layout, cut.min_context)
-    return chosen(made, sequences, {"event_time": made.events["event_time"], "place": places(sequences)})
+    rows = made.room.column(np.int64, (np.arange(here.start, here.stop) for here in blocks(len(cut.table))))
+    sequences = SequenceSet(cut.table, Decisions(rows), cut.max_seq_len, layout, cut.min_context, room=made.room)
+    return chosen(made, sequences, {"event_time": made.events["event_time"], "place": places(sequences, made.room)})
 
 
 def every_sequence(made: Unlabelled) -> Chosen:
@@ -71,17 +72,21 @@ def every_sequence(made: Unlabelled) -> Chosen:
     return chosen(made, sequences, {**described, "events": cut.lengths})
 
 
-def places(sequences: SequenceSet) -> Ints:
+def places(sequences: SequenceSet, room: Room | None = None) -> Ints:
     """(Q,) the number of each decision's event in its entity's stream, from 0."""
     row, table = sequences.decisions.row, sequences.table
-    return np.asarray(row - table.offsets[table.entity_of(row)], np.int64)
+    parts = (row[here] - table.offsets[table.entity_of(row[here])] for here in blocks(len(row)))
+    return (room or Room()).column(np.int64, parts)
 
 
 def chosen(made: Unlabelled, sequences: SequenceSet, described: Mapping[str, Column]) -> Chosen:
     """The decisions of these sequences, one row each, as of when their events became available."""
-    row, table = sequences.decisions.row, sequences.table
-    names = tuple(table.entities[e] for e in table.entity_of(row))
-    return Chosen(sequences, table.time[row], names, made.hashes, described, events=made.events, merged=made.merged)
+    row, table, room = sequences.decisions.row, sequences.table, made.room
+    as_of = room.column(np.int64, (table.time[row[here]] for here in blocks(len(row))))
+    names = Texts(table.entities, room.column(np.int32, (table.entity_of(row[here]) for here in blocks(len(row)))))
+    return Chosen(
+        sequences, as_of, names, made.hashes, described, events=made.events, merged=made.merged, room=made.room
+    )
 
 
 def _require_single(made: Unlabelled, unit: str) -> None:

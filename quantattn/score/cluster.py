@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from quantattn.score.crew import Outcome, Recipe, told, write_shard
 from quantattn.score.plan import Shard
-from quantattn.score.share import coded
 from quantattn.score.sink import DeltaSink
+
+
+def require_ray() -> None:
+    """Refuse to go on without the package ray; it is looked for and not loaded.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    if find_spec("ray") is None:
+        raise ValueError("engine=ray needs the package ray: pip install 'quantattn[ray]'")
 
 
 class _Hand:
@@ -53,11 +63,10 @@ class _Place:
 class Cluster:
     """Actors that each make a worker of their own and are replaced when they are lost.
 
-    The work is put into the cluster's memory once and read there by all actors of a node. The model's folder and the
-    table must have the same names on every node.
+    The model's folder, the files of the work and the table must have the same names on every node.
 
     Args:
-        recipe: how an actor makes its worker.
+        recipe: how an actor makes its worker; its work should be files (`share`), or every actor has a copy.
         workers: how many; None: one for every GPU of the cluster, or every processor where it has none.
         gpu: whether each has a GPU of its own.
 
@@ -66,10 +75,9 @@ class Cluster:
     """
 
     def __init__(self, recipe: Recipe, workers: int | None, gpu: bool) -> None:
-        try:
-            import ray
-        except ModuleNotFoundError as error:
-            raise ValueError("engine=ray needs the package ray: pip install 'quantattn[ray]'") from error
+        require_ray()
+        import ray
+
         self._ray: Any = ray
         self._ours = not ray.is_initialized()
         if self._ours:  # RAY_ADDRESS names a cluster that runs; without it one of this machine is started
@@ -85,8 +93,7 @@ class Cluster:
         self._put: Any = None
 
     def __enter__(self) -> Cluster:
-        given = {**self._recipe.given, "work": coded(self._recipe.given["work"])}
-        self._put = self._ray.put(replace(self._recipe, given=given))
+        self._put = self._ray.put(self._recipe)
         self._places = [self._started(number) for number in range(self._workers)]
         return self
 

@@ -8,14 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from quantattn.data.digest import columns_sha256
+from quantattn.data.filed import Texts
 from quantattn.data.pack import SequenceSet
 from quantattn.score.installed import installed
 
-FORMAT = 3
+FORMAT = 4
 """Of what a plan describes."""
 
 
@@ -39,7 +41,7 @@ class Work:
 
     sequences: SequenceSet
     as_of: Any
-    entity: Sequence[str]
+    entity: Sequence[str | None]
     hashes: Mapping[str, str]
     settings: Mapping[str, Any]
     row: Any | None = None
@@ -49,11 +51,13 @@ class Work:
     events: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        q, rows = len(self.sequences.decisions), self.rows
-        if len(rows) != q or (q and (int(rows[0]) != 0 or bool(((rows.diff() != 0) & (rows.diff() != 1)).any()))):
-            got = rows.tolist()[:8]
-            raise ValueError(f"rows of {q} decisions must go up from 0 in steps of at most one, got {got} …")
-        r = int(rows[-1]) + 1 if q else 0
+        q = r = len(self.sequences.decisions)
+        if self.row is not None:
+            rows = torch.as_tensor(self.row)
+            if len(rows) != q or (q and (int(rows[0]) != 0 or bool(((rows.diff() != 0) & (rows.diff() != 1)).any()))):
+                got = rows.tolist()[:8]
+                raise ValueError(f"rows of {q} decisions must go up from 0 in steps of at most one, got {got} …")
+            r = int(rows[-1]) + 1 if q else 0
         if self.copies is not None:
             if self.row is not None or len(self.copies) != q or bool((torch.as_tensor(self.copies) < 1).any()):
                 raise ValueError(f"copies of {q} decisions must be as many numbers from 1, and no decision a piece")
@@ -62,14 +66,14 @@ class Work:
             if len(column) != r:
                 raise ValueError(f"{q} decisions make {r} rows, but {name} has {len(column)}")
 
-    @property
-    def rows(self) -> Tensor:
-        """(Q,) int64, the row that each decision is a piece of."""
-        return self.rows_of(0, len(self.sequences.decisions))
-
     def rows_of(self, begin: int, end: int) -> Tensor:
         """(end − begin,) int64, the rows that decisions begin … end − 1 are pieces of."""
         return torch.arange(begin, end) if self.row is None else torch.as_tensor(self.row[begin:end])
+
+    def is_cut(self, decision: int) -> bool:
+        """Whether this decision and the one before it are pieces of one row."""
+        last = len(self.sequences.decisions)
+        return self.row is not None and 0 < decision < last and int(self.row[decision - 1]) == int(self.row[decision])
 
     @property
     def sha(self) -> str:
@@ -89,8 +93,10 @@ class Work:
         for name, given in {"entity": self.entity, **self.described}.items():
             if hasattr(given, "dtype"):
                 columns[f"described {name}"] = given
-            else:
-                texts.update(json.dumps([name, list(given)]).encode())
+                continue
+            texts.update(f"{json.dumps(name)}\n".encode())
+            for run in Texts.of(given).runs():
+                texts.update(f"{json.dumps(run)}\n".encode())
         return hashlib.sha256((columns_sha256(columns) + texts.hexdigest()).encode()).hexdigest()
 
     def span(self, begin: int, end: int) -> tuple[int, int]:
@@ -213,15 +219,15 @@ def make_plan(
     described = json.loads(json.dumps(described, sort_keys=True))
     sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
     described["bytes"] = dict(sizes or {})
-    first, rows = work.sequences.first.tolist(), work.rows.tolist()
-    shards: list[Shard] = []
-    begin = 0
-    for s in range(len(work.sequences)):
-        end = first[s + 1]
-        goes_on = 0 < end < len(rows) and rows[end - 1] == rows[end]
-        if end - first[begin] >= shard_decisions and not goes_on:
-            shards.append(Shard(f"shard-{len(shards):06d}", begin, s + 1, end - first[begin]))
-            begin = s + 1
-    if first[-1] > first[begin]:
-        shards.append(Shard(f"shard-{len(shards):06d}", begin, len(work.sequences), first[-1] - first[begin]))
-    return Plan(tuple(shards), model_sha, sha, described)
+    return Plan(tuple(_shards(work, shard_decisions)), model_sha, sha, described)
+
+
+def _shards(work: Work, least: int) -> Iterator[Shard]:
+    first, sequences = work.sequences.first, len(work.sequences)
+    begin = number = 0
+    while begin < sequences and (done := int(first[begin])) < int(first[-1]):
+        end = min(int(np.searchsorted(first, done + least)), sequences)
+        while end < sequences and work.is_cut(int(first[end])):
+            end += 1
+        yield Shard(f"shard-{number:06d}", begin, end, int(first[end]) - done)
+        begin, number = end, number + 1

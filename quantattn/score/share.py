@@ -11,42 +11,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quantattn.data.filed import Texts, filed
+from quantattn.data.filed import Filed, Texts, filed
 from quantattn.data.mapped import write_sequences
 from quantattn.score.plan import Work
 
 _PREFIX, _HELD = "quantattn-score-", "held"
 
 
-def coded(work: Work) -> Work:
-    """The same work with its texts as numbers, which take 4 bytes a row."""
-
-    def of(column: Any) -> Any:
-        return Texts.of(column) if isinstance(column, tuple | list) else column
-
-    return replace(work, entity=of(work.entity), described={name: of(each) for name, each in work.described.items()})
-
-
 def share(work: Work, folder: Path) -> Work:
     """The same work, its arrays as files in `folder`; pickled it is their names, and the different texts.
 
-    Writes once what the work takes in memory.
+    What lies in files already is left there; of anything else as much is written as it takes in memory.
     """
     numbers = iter(range(1_000_000))
 
     def file(column: Any) -> Any:
-        path = folder / f"column-{next(numbers):03d}.npy"
-        if isinstance(column, Texts):
-            return Texts(column.names, filed(column.codes, path))
-        return None if column is None else filed(column, path)
+        if isinstance(column, tuple | list | Texts):
+            texts = Texts.of(column)
+            return Texts(texts.names, file(texts.codes))
+        return None if column is None else filed(column, folder / f"column-{next(numbers):03d}.npy")
 
-    work = coded(work)
     mapped: Mapping[str, Callable[[Any], Any]] = {
         **dict.fromkeys(("as_of", "entity", "row", "copies"), file),
         **dict.fromkeys(("described", "events"), lambda columns: {name: file(each) for name, each in columns.items()}),
     }
     changes: dict[str, Any] = {name: make(getattr(work, name)) for name, make in mapped.items()}
-    return replace(work, sequences=write_sequences(work.sequences, folder / "sequences"), **changes)
+    sequences = work.sequences
+    if not isinstance(sequences.table.time, Filed):
+        sequences = write_sequences(sequences, folder / "sequences")
+    return replace(work, sequences=sequences, **changes)
 
 
 @contextmanager

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from arro3.core import Array, DataType
 from torch import Tensor
 
 from quantattn.batch import PackedBatch
+from quantattn.data.filed import release
 from quantattn.data.pack import Ints
 from quantattn.data.pack import plan as batches_of
 from quantattn.nn import Model, check_decisions
@@ -62,7 +64,9 @@ class Worker:
         scores = self.scores(shard, refused)
         if self.stream is not None:
             self.stream.keep(self.work, self.plan, shard)
-        return columns(self.work, self.plan, begin, end, scores, self.output)
+        made = columns(self.work, self.plan, begin, end, scores, self.output)
+        release()
+        return made
 
     def scores(self, shard: Shard, refused: dict[int, str] | None = None) -> dict[str, Tensor]:
         """Name → scores of the shard's decisions, in the order of their keys.
@@ -72,7 +76,8 @@ class Worker:
         """
         work = self.work
         begin, end = (int(work.sequences.first[s]) for s in (shard.first, shard.last))
-        lengths = work.sequences.lengths[shard.first : shard.last]
+        here = slice(shard.first, shard.last)
+        lengths = np.asarray(work.sequences.stop[here] - work.sequences.start[here])
         found: dict[str, Tensor] = {}
         seen = torch.zeros(end - begin, dtype=torch.int64)
         for indices in batches_of(lengths, self.max_tokens, shuffle=False):
@@ -167,7 +172,7 @@ def of_rows(work: Work, begin: int, end: int, pieces: Tensor) -> Tensor:
     """
     if work.row is None:
         return pieces
-    row = work.rows[begin:end] - work.rows[begin]
+    row = work.rows_of(begin, end) - work.rows_of(begin, begin + 1)
     tokens = torch.as_tensor(work.sequences.contexts[begin:end], dtype=torch.float64)
     weight = tokens.reshape(-1, *[1] * (pieces.ndim - 1))
     total = torch.zeros(int(row[-1]) + 1, *pieces.shape[1:], dtype=torch.float64)

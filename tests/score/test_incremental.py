@@ -183,7 +183,7 @@ def test_damaged_states_are_refused_byte_by_byte(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match=r"(is damaged|begins as a pickle).*; remove the folder, or name"):
                 job(grown(WHOLE), tmp_path / f"{path.name}-{number}", states)
         path.write_bytes(whole)
-    held = next(path for path in states.iterdir() if path.name != INDEX)
+    held = largest
     held.rename(tmp_path / "aside")
     with pytest.raises(ValueError, match="is not there, though the index of states names it"):
         job(grown(WHOLE), tmp_path / "b", states)

@@ -11,7 +11,13 @@ import pytest
 from small_market import model, vocabulary
 
 from quantattn.cli import main
+from quantattn.cli.score_engine import _teller
+from quantattn.cli.terminal import console
+from quantattn.data import filed, grown_tokens
+from quantattn.data.sample import write_lobster
+from quantattn.data.synthetic import SyntheticMarket
 from quantattn.nn import Model, NextEvent, Outcome, save_pretrained
+from quantattn.score import Progress
 
 SOURCE = ["data=synthetic", "data.source.entities=2", "data.source.events_per_entity=96", "data.source.channels=2"]
 SOURCE += ["data.source.marker_distance=24", "data.source.events_per_session=64"]
@@ -42,6 +48,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     both = Model(model(False).encoder, Outcome().heads(model(False).encoder.config, ("down", "up")))
     save_pretrained(both, place.with_name("bidirectional"), vocabulary_json=vocabulary(), extra=extra)
     return place
+
+
+def rows(out: Path) -> pl.DataFrame:
+    """The table in the order of its keys, without the plan."""
+    return pl.read_delta(str(out)).sort("key").drop("plan_sha")
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -119,3 +130,80 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(
     assert sentence in said
     assert said.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_job_on_prepared_shards_writes_the_rows_of_one_on_the_source(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_runs: None
+) -> None:
+    """Shards of 40 events, read in two runs, against the table in memory."""
+    shards = tmp_path / "shards"
+    monkeypatch.setattr(sys, "argv", ["quantattn", *SOURCE, f"out={shards}", "cut.rows=40"])
+    assert main("prepare") == 0
+    assert len(list(shards.rglob("*.parquet"))) >= 6
+    given = [f"model={folder}", "unit=event", "shard_decisions=50"]
+    assert call(monkeypatch, *given, *SOURCE, f"out={tmp_path / 'whole'}") == 0
+    assert call(monkeypatch, *given, "data=prepared", f"data.path={shards}", f"out={tmp_path / 'out'}") == 0
+    assert rows(tmp_path / "out").equals(rows(tmp_path / "whole"))
+    assert rows(tmp_path / "out").height == 192
+
+
+@pytest.fixture
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grown_tokens, "RUN", 100)
+    monkeypatch.setattr(filed, "BLOCK", 11)
+
+
+def test_without_ray_nothing_is_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert call(monkeypatch, f"model={folder}", *SOURCE, f"out={tmp_path / 'out'}", "engine=ray") == 2
+    said = capsys.readouterr()
+    assert "engine=ray needs the package ray: pip install 'quantattn[ray]'" in said.err
+    assert (said.out, list(tmp_path.iterdir())) == ("", [])
+
+
+def test_shards_beyond_the_last_one_are_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [f"model={folder}", *SOURCE, f"out={tmp_path / 'out'}", "shard_decisions=20"]
+    assert call(monkeypatch, *given, "shards=1:99") == 0
+    assert "note: shards=1:99 goes beyond the last one; the plan has 0:3, so 1:3 are done" in capsys.readouterr().out
+    keys = pl.read_delta(str(tmp_path / "out"))["key"].sort().to_list()
+    assert keys == list(range(keys[0], 64)) != list(range(64))
+    assert call(monkeypatch, *given, "shards=0:3") == 0
+    assert "goes beyond" not in capsys.readouterr().out
+    assert rows(tmp_path / "out")["key"].to_list() == list(range(64))
+
+
+def test_progress_tells_rate_time_left_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever the engine: all of them tell where they stand by the same `Progress`."""
+    for at in (
+        Progress(0, 500, 0, 0.0),
+        Progress(500, 500, 100, 8.0),
+        Progress(500, 500, 0, 10.0, lost=2, refused=3, said="worker 0 was killed"),
+    ):
+        _teller(console())(at)
+    assert capsys.readouterr().out.splitlines() == [
+        "0/500 decisions, no failures",
+        "500/500 decisions, 100 were there  50/s, 0:00 left, no failures",
+        "worker 0 was killed; another one takes its place",
+        "500/500 decisions  50/s, 0:00 left, 2 workers lost, 3 without a score",
+    ]
+
+
+def test_a_cluster_goes_on_from_kept_states(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs of a Ray cluster, the second of events that came later, against one from scratch."""
+    pytest.importorskip("ray", reason="Ray is not installed; it is too heavy for every test run")
+    monkeypatch.chdir(tmp_path)
+    whole = SyntheticMarket(2, 96, channels=2, marker_distance=24, events_per_session=64).source().frame.collect()
+    for name, frame in (("first", whole.filter(pl.col("seq") < 60)), ("whole", whole)):
+        write_lobster(frame, tmp_path / name)
+    given = [f"model={folder}", "data=lobster", "unit=event", "shard_decisions=16"]
+    ray = ["engine=ray", "workers=2", "incremental=states"]
+    assert call(monkeypatch, *given, "data.path=first", *ray, "out=a") == 0
+    assert call(monkeypatch, *given, "data.path=whole", *ray, "out=b") == 0
+    assert call(monkeypatch, *given, "data.path=whole", "out=scratch") == 0
+    parts = pl.concat([rows(tmp_path / name).drop("key") for name in ("a", "b")]).sort("entity", "place")
+    assert (rows(tmp_path / "a").height, rows(tmp_path / "b").height) == (120, 72)
+    assert parts.equals(rows(tmp_path / "scratch").drop("key").select(parts.columns))

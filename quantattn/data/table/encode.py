@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from quantattn.data.filed import Room
+from quantattn.data.grown_tokens import GrownTokens, event_runs
 from quantattn.data.market.encode import Unlabelled
 from quantattn.data.pack import Decisions, Layout, SequenceSet, TokenTable
 from quantattn.data.schema import Events, check
@@ -23,23 +27,33 @@ def encode_table(
     max_seq_len: int = 512,
     layout: Layout = "each",
     min_context: int | None = None,
+    room: Room | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Unlabelled:
     """Every entity as of its last event, in the tokens of a tokenizer that was fitted before.
+
+    `room` and `progress` are those of `encode_market`.
 
     Raises:
         ValueError: the source is no table, or a column that the tokens are made of is missing or of another type.
     """
-    events = collect_events(source)
-    tokenizer = TableTokenizer.from_json(vocabulary_json)
+    tokenizer, grown = TableTokenizer.from_json(vocabulary_json), GrownTokens(room or Room())
+    _require_table(source)
     tokenizer.require(source.columns)
-    table = token_table(events, tokenizer)
+    for run, before in event_runs(source.frame, Events):
+        tokens = tokenizer.transform(run.lazy()).collect()[before:]
+        events = {"event_time": run["event_time"].to_numpy()[before:]}
+        grown.add(TokenTable.of_frame(tokens, (*tokenizer.codes, *tokenizer.values)), {"event": events})
+        if progress is not None:
+            progress(grown.tokens)
+    table = grown.table()
     rows = table.offsets[1:] - 1
     return Unlabelled(
         sequences=SequenceSet(table, Decisions(rows), max_seq_len, layout, min_context),
         as_of=table.time[rows],
         entity=table.entities,
         hashes=dict(source.report.files),
-        events={"event_time": events["event_time"].to_numpy()},
+        events=grown.whole("event"),
     )
 
 
@@ -49,12 +63,16 @@ def collect_events(source: Source) -> pl.DataFrame:
     Raises:
         ValueError: the source is no table, the table breaks its schema, or it is empty.
     """
-    if not isinstance(source, TableSource):
-        raise ValueError("this preparation needs a table with typed columns, as scan_table gives it")
+    _require_table(source)
     events = check(source.frame.collect(), Events)
     if not events.height:
         raise ValueError("the source holds no event")
     return events
+
+
+def _require_table(source: Source) -> None:
+    if not isinstance(source, TableSource):
+        raise ValueError("this preparation needs a table with typed columns, as scan_table gives it")
 
 
 def token_table(events: pl.DataFrame, tokenizer: TableTokenizer) -> TokenTable:
