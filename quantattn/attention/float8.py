@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 import os
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -109,18 +108,15 @@ def hadamard(x: Tensor) -> Tensor:
     return y.view(x.shape) / math.sqrt(d)
 
 
-@torch.compiler.disable
-@lru_cache(maxsize=64)
-def signs(d: int, seed: int, device: torch.device) -> Tensor:
-    """(D,) of ±1, the same on every device; kept, because a copy to a GPU waits until that has nothing to do."""
-    with torch.inference_mode(False):
-        return (torch.randint(0, 2, (d,), generator=torch.Generator().manual_seed(seed)) * 2 - 1).to(device)
+def signs(d: int, seed: int) -> Tensor:
+    """(D,) of ±1, the same on every device."""
+    return torch.randint(0, 2, (d,), generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
 def rotated(x: Tensor, seed: int = 0) -> Tensor:
     """X · diag(±1) · H / √D over the last axis, a power of two; one orthogonal matrix a seed, on every device."""
     x = x.to(lse_dtype(x.dtype))
-    return hadamard(x * signs(x.shape[-1], seed, x.device).to(x.dtype))
+    return hadamard(x * signs(x.shape[-1], seed).to(x.device, x.dtype))
 
 
 def float8_attention(

@@ -8,7 +8,7 @@ from float8_cases import in_order
 
 pytest.importorskip("triton")
 
-from quantattn.attention.float8 import ROWS_K, ROWS_Q, quantise, rotated, signs
+from quantattn.attention.float8 import ROWS_K, ROWS_Q, quantise, rotated
 from quantattn.attention.kernels.hopper.float8_rounding import rotation, round_inputs
 
 
@@ -61,4 +61,4 @@ def test_the_matrix_is_that_of_the_rotation() -> None:
     assert torch.equal(matrix @ matrix.T, 64 * torch.eye(64, dtype=torch.float64))
     assert torch.equal(matrix / 8, rotated(torch.eye(64, dtype=torch.float64), 3))
     assert not torch.equal(matrix, rotation(64, 4, torch.device("cpu"), torch.float16).double())
-    assert signs(64, 3, torch.device("cpu")) is signs(64, 3, torch.device("cpu"))  # no copy to a GPU at every call
+    assert rotation(64, 3, torch.device("cpu"), torch.float16) is rotation(64, 3, torch.device("cpu"), torch.float16)

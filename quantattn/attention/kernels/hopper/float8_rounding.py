@@ -141,9 +141,12 @@ def _round_values(
 
 @lru_cache(maxsize=64)
 def rotation(d: int, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(D, D) of ±1: diag(signs) · Hadamard, which times 1/√D is the matrix of `float8.rotated`."""
+    """(D, D) of ±1: diag(signs) · Hadamard, which times 1/√D is the matrix of `float8.rotated`.
+
+    Kept, because a copy to a GPU waits until that has nothing to do.
+    """
     with torch.inference_mode(False):
-        matrix = signs(d, seed, torch.device("cpu"))[:, None] * hadamard(torch.eye(d)).sign()
+        matrix: Tensor = signs(d, seed)[:, None] * hadamard(torch.eye(d)).sign()
         return matrix.to(device, dtype)
 
 
