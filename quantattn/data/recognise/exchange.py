@@ -73,6 +73,8 @@ def _of_schema(path: Path, why: str) -> Claim | None:
     except DamagedDbn as error:
         if "begin with DBN metadata" in str(error):
             return None
+        if "several schemas" in str(error):
+            return Claim(f"{why}; it holds records of several schemas")
         return Claim(why, unread=str(error).removeprefix(f"{path.name} ").removeprefix(f"{path.name}: "))
     assert header.schema in SCHEMAS
     return Claim(f"{why}; it holds {header.schema} of {header.dataset}")

@@ -9,7 +9,13 @@ _NEW_YORK = "America/New_York"
 NOTE, INDEX, TICKERS = "note", "index of filings", "list of tickers"
 
 FORMATS: tuple[Format, ...] = (
-    Format("databento", "Databento DBN", exchange.databento, "databento"),
+    Format(
+        "databento",
+        "Databento DBN",
+        exchange.databento,
+        "databento",
+        asks={"schema": "which records to read, of those that it holds: schema=mbo"},
+    ),
     Format(
         "itch",
         "Nasdaq ITCH 5.0",

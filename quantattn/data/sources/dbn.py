@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -16,11 +17,11 @@ import numpy as np
 import polars as pl
 
 from quantattn.data.market.rebuild import Tally
-from quantattn.data.schema import Instrument
+from quantattn.data.schema import Instrument, level_columns
 from quantattn.data.sources.dbn_books import Books, notes_on
 from quantattn.data.sources.dbn_feed import Feed
 from quantattn.data.sources.dbn_format import DamagedDbn, open_dbn, record_type
-from quantattn.data.sources.dbn_rows import Account
+from quantattn.data.sources.dbn_rows import DEPTH, Account
 from quantattn.data.sources.runs import Scratch, lazy_table
 from quantattn.data.sources.source import Source, SourceReport, files_sha256, write_set_aside
 from quantattn.data.sources.text_rows import check_on_bad, price_steps
@@ -34,7 +35,7 @@ class DbnSource(Source):
     """A source of book events or trades, with the records that are neither.
 
     Attributes:
-        schema: what the files hold: "mbo", "mbp-1", "mbp-10" or "trades".
+        schema: what the files hold: "mbo", "mbp-1", "mbp-10", "trades" or "tbbo".
         tables: action → records that are no event of a book: "F" fills, "N" none; fields as the vendor names them.
         tally: what did not go with the books that were rebuilt.
     """
@@ -125,6 +126,9 @@ def _table(feed: Feed, schema: str, levels: int, *, steps: bool) -> tuple[pl.Laz
     order = sorted(feed.runs.names(), key=entities.__getitem__)
     found = dict.fromkeys((entities[name] for name in order), 10**9)
     last: list[Books] = []
+    # Of orders all prices of the book are prices of rows; levels are shipped with prices of their own.
+    shipped = range(1, min(levels, DEPTH.get(schema, 0)) + 1)
+    priced = ["price", *(name for level in shipped for name in level_columns(level) if "_price_" in name)]
 
     def batches() -> Iterator[pl.DataFrame]:
         books = Books(schema, levels, marked=feed.marked)
@@ -134,9 +138,9 @@ def _table(feed: Feed, schema: str, levels: int, *, steps: bool) -> tuple[pl.Laz
 
     def look(made: pl.DataFrame) -> None:
         if steps:
-            prices = made.group_by("entity").agg(pl.col("price").drop_nulls().unique())
-            for entity, own in prices.iter_rows():
-                found[entity] = int(np.gcd.reduce(np.array([*own, found[entity]], np.int64)))
+            prices = made.group_by("entity").agg(pl.col(name).drop_nulls().unique() for name in priced)
+            for entity, *own in prices.iter_rows():
+                found[entity] = int(np.gcd.reduce(np.array([*chain(*own), found[entity]], np.int64)))
 
     return lazy_table(batches, look), last[0], found
 

@@ -51,7 +51,7 @@ class Books:
         if self._schema == "trades":
             return rows.select(*CANONICAL_ORDER, "event_time", "kind", "side", "price", "size")
         opens, last, name = (rows[column].to_numpy() for column in ("opens", "last", "name"))
-        if not self._marked:
+        if not self._marked or self._schema == "tbbo":  # each of whose records shows the book that its trade met
             last = (rows["kind"] != DELETE).to_numpy()  # which a modified order begins with
         if self._schema == "mbo":
             kind = rows["kind"]
@@ -100,7 +100,7 @@ def notes_on(books: Books, schema: str, levels: int, *, marked: bool) -> list[st
     """Sentences for the report, when the last batch is done."""
     if schema == "trades":
         return []
-    notes = [] if marked else ["no record has F_LAST, so each is taken for the end of an event"]
+    notes = [] if marked or schema == "tbbo" else ["no record has F_LAST, so each is taken for the end of an event"]
     if books.unknown:
         notes.append(
             f"{books.unknown:,} rows come before the first snapshot or clear of their entity, so that they have no book"

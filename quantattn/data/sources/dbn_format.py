@@ -17,14 +17,14 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-SCHEMAS = ("mbo", "mbp-1", "mbp-10", "trades")
+SCHEMAS = ("mbo", "mbp-1", "mbp-10", "trades", "tbbo")
 """Schemas that are read."""
 UNDEFINED_PRICE = 2**63 - 1
 UNDEFINED_TIME = 2**64 - 1
 LAST, SNAPSHOT, BAD_TIME, BAD_BOOK = 128, 32, 8, 4
 """Flags: last record of an event, record of a snapshot, `ts_recv` not to be trusted, a book after a gap."""
 
-_MESSAGES = {"mbo": "MBOMsg", "mbp-1": "MBP1Msg", "mbp-10": "MBP10Msg", "trades": "TradeMsg"}
+_MESSAGES = {"mbo": "MBOMsg", "mbp-1": "MBP1Msg", "mbp-10": "MBP10Msg", "trades": "TradeMsg", "tbbo": "MBP1Msg"}
 _ZSTD, _GZIP, _SKIPPABLE = b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"\x50\x2a\x4d\x18"
 _PACKED_PIECE = 2**15  # a block of zstd may unpack to thousands of times its size
 _PIECE = 2**24
@@ -154,6 +154,8 @@ def open_dbn(path: Path, schema: str | None = None) -> Records:
     if wanted not in SCHEMAS or (schema is not None and schema != wanted):
         held = f"the schema {found}" if found else "records of several schemas"
         expected = f"the schema {schema}" if schema in SCHEMAS else f"one of {', '.join(SCHEMAS)}"
+        if not found:
+            expected += " as schema=NAME"
         raise DamagedDbn(f"{path.name} holds {held}, expected {expected}")
     layout = list(getattr(vendor, _MESSAGES[wanted])._dtypes)
     dtype = np.dtype(layout + ([("ts_out", "u8")] if metadata.ts_out else []))

@@ -23,7 +23,7 @@ from quantattn.data.sources.dbn_format import (
 _SIGN = np.zeros(256, np.int8)
 _SIGN[ord("B")], _SIGN[ord("A")] = 1, -1
 
-DEPTH: Mapping[str, int] = {"mbp-1": 1, "mbp-10": 10}
+DEPTH: Mapping[str, int] = {"mbp-1": 1, "mbp-10": 10, "tbbo": 1}
 """Levels of the book in a record of each schema."""
 Ints = NDArray[np.int64]
 _BAD_ROWS = {"record": pl.Int64, "reason": pl.String, "text": pl.String}
@@ -77,7 +77,7 @@ class Shape:
         # A modified order is a deletion and a new order; in a feed of levels it is a level that changed.
         known = (
             {"T": (1, EXECUTE)}
-            if schema == "trades"
+            if schema in ("trades", "tbbo")
             else {
                 **{"A": (1, NEW), "C": (1, CANCEL), "M": (1, UPDATE) if depth else (2, NEW), "R": (1, CLEAR)},
                 **{"T": (1, EXECUTE), "F": (1, 0), "N": (1, 0)},

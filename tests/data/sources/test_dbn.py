@@ -29,6 +29,7 @@ from dbn_records import (
     write,
 )
 
+from quantattn.data.recognise import recognise
 from quantattn.data.schema import BookEvents, Trades, check, level_columns
 from quantattn.data.sources import SOURCES, dbn_format, runs, scan_dbn
 
@@ -245,6 +246,28 @@ def test_trades_have_the_side_of_the_order_that_rested(tmp_path: Path) -> None:
     assert any("taken to be 0.01" in note for note in source.report.notes)
 
 
+def test_a_trade_shows_the_quotes_that_it_met_and_they_tell_the_tick(tmp_path: Path) -> None:
+    p = 10**9
+    trades: list[Order] = [("T", "B", 101 * p, 3, 0, 0), ("T", "A", 99 * p, 2, 0, 130), ("T", "N", 99 * p, 2, 0, 0)]
+    books = [(99 * p, 101 * p, 4, 5), (99 * p, 101 * p + p // 4, 4, 2), (99 * p, UNDEFINED, 2, 0)]
+    body = b"".join(mbp(n, order, [book]) for n, (order, book) in enumerate(zip(trades, books, strict=True)))
+    source = scan_dbn(write(tmp_path, header("tbbo") + body))
+    frame = check(source.frame.collect(), BookEvents)
+    assert frame.select("kind", "side", "price", "size", *BEST, "complete").rows() == [
+        (4, -1, 101 * p, 3, 101 * p, 5, 99 * p, 4, True),
+        (4, 1, 99 * p, 2, 101 * p + p // 4, 2, 99 * p, 4, True),
+        (4, 0, 99 * p, 2, None, 0, 99 * p, 2, True),
+    ]
+    # No trade has a price in quarters: the quotes have.
+    assert source.instruments[0].tick == p // 4
+    assert not any("F_LAST" in note for note in source.report.notes)
+    # In mbp-1 a trade is within an event unless it is the last of it, and an order is no record of tbbo.
+    whole = scan_dbn(write(tmp_path, header("mbp-1") + body)).frame.collect()
+    assert whole["complete"].to_list() == [False, True, False]
+    order = mbp(0, ("A", "B", 99 * p, 4, 0, 130), [books[0]])
+    assert "unknown action" in refusal(write(tmp_path, header("tbbo") + order))
+
+
 def test_other_kinds_of_records_are_passed_over_and_counted(tmp_path: Path) -> None:
     orders = stream(50, 2)
     system = bytes(dbn.SystemMsg(START, "heartbeat"))
@@ -254,7 +277,8 @@ def test_other_kinds_of_records_are_passed_over_and_counted(tmp_path: Path) -> N
     assert source.frame.collect().equals(scan_dbn(mbo_file(tmp_path, orders), LEVELS).frame.collect())
     path = write(tmp_path, header(None) + body)
     assert any(f"{len(orders)} records of type system are no mbo" in note for note in source.report.notes)
-    assert "holds records of several schemas, expected one of mbo, mbp-1, mbp-10, trades" in refusal(path)
+    assert "several schemas, expected one of mbo, mbp-1, mbp-10, trades, tbbo as schema=NAME" in refusal(path)
+    assert recognise(path).read  # with a schema that the doctor asks for
     assert "holds the schema mbo, expected the schema trades" in refusal(mbo_file(tmp_path, orders), schema="trades")
 
 
