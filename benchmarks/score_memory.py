@@ -1,19 +1,22 @@
 """What memory and time a scoring job takes over more and more events: the command itself, on prepared shards.
 
     python benchmarks/score_memory.py [--events 100000,1000000,10000000] [--every 100] [--unit decision] [--workers 1]
-        [--folder DIR] [--out benchmarks/results/score_memory-cpu.csv]
+        [--mode batch] [--source shards] [--folder DIR] [--out benchmarks/results/score_memory-cpu.csv]
 
 The data are one synthetic stock of 100,000 events, repeated under other names, ten to a stretch of days and then the
-next days, as `quantattn prepare` writes them; the model is one layer of width 8, so that what is measured is everything
-around it. Of the job and its workers together, looked at every 20 ms: the most memory that is their own (RssAnon and
-RssShmem), and the most with the pages of files that they have mapped, which the system takes back when it needs them.
+next days, as `quantattn prepare` writes them; with --source repeated they are read from one file again and again. The
+model is one layer of width 8, so that what is measured is everything around it. Of the job and its workers together,
+looked at every 20 ms: the most memory that is their own (RssAnon and RssShmem), and the most with the pages of files
+that they have mapped, which the system takes back when it needs them.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,6 +33,7 @@ from quantattn.data.synthetic import SyntheticMarket
 from quantattn.data.tokens import Tokenizer
 from quantattn.nn import Encoder, Model, Outcome, save_pretrained
 
+HERE = str(Path(__file__).parent)
 EVENTS, NAMES, LENGTH = 100_000, 10, 32
 DAYS = 70 * 86_400 * 10**9
 """Ns from one stretch of days to the next."""
@@ -40,7 +44,7 @@ def stock() -> Source:
     return SyntheticMarket(1, EVENTS, events_per_session=2048).source()
 
 
-def repeated(events: int, file: Path) -> Source:
+def repeated(events: int, file: str) -> Source:
     """So many events, read from one file again and again."""
     made, copies = stock(), max(events // EVENTS, 1)
     made.frame.collect().write_parquet(file)
@@ -55,9 +59,9 @@ def repeated(events: int, file: Path) -> Source:
     return Source(pl.concat(frames), instruments, SourceReport(events, files={"stock": "0"}))
 
 
-def make(events: int, every: int, folder: Path) -> None:
-    """The shards and the model."""
-    source = repeated(events, folder / "stock.parquet")
+def make(events: int, every: int, folder: Path, shards: bool) -> list[str]:
+    """The model, and the shards where they are asked for; the options that name the data."""
+    file = str(folder / "stock.parquet")
     data: dict[str, Any] = {
         "kind": "market",
         "source": {"_target_": "quantattn.data.shards.scan_prepared"},
@@ -67,7 +71,12 @@ def make(events: int, every: int, folder: Path) -> None:
     }
     rest = dict.fromkeys(("decision_kinds", "fields", "n_bins", "joint", "merges", "calendar", "fold"))
     training = data | {"prepare": data["prepare"] | rest}
-    prepare_shards(pieces_of(stock, {}, lambda _: source), folder / "shards", training=training)
+    options = ["~data.source", f"+data.source={{_target_:score_memory.repeated,events:{events},file:{file}}}"]
+    options.append("allow_targets=[score_memory]")
+    if shards:
+        source = repeated(events, file)
+        prepare_shards(pieces_of(stock, {}, lambda _: source), folder / "shards", training=training)
+        options = ["data=prepared", f"data.path={folder / 'shards'}"]
     one = stock()
     tokenizer = Tokenizer.fit(one.frame, one.instruments, fitted_until=2**62, n_bins=8)
     torch.manual_seed(0)
@@ -77,6 +86,7 @@ def make(events: int, every: int, folder: Path) -> None:
     heads = Outcome().heads(encoder.config, ("down", "up"))
     extra = {"data": data, "classes": ["down", "up"]}
     save_pretrained(Model(encoder, heads), folder / "model", vocabulary_json=tokenizer.to_json(), extra=extra)
+    return options
 
 
 def family(pid: int) -> list[int]:
@@ -108,11 +118,12 @@ def measured(folder: Path, options: list[str]) -> dict[str, Any]:
         f"model={folder / 'model'}",
         f"out={folder / 'scores'}",
     ]
-    command += ["data=prepared", f"data.path={folder / 'shards'}", *options]
-    began = time.monotonic()
+    command += options
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     log = folder / "log"
     with log.open("w") as file:
-        job = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
+        job = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
         own = whole = planned = 0.0
         while job.poll() is None:
             try:
@@ -120,9 +131,9 @@ def measured(folder: Path, options: list[str]) -> dict[str, Any]:
             except (FileNotFoundError, ProcessLookupError, KeyError):
                 continue  # a process that has just ended
             own, whole = max(own, now[0]), max(whole, now[1])
-            planned = planned or (time.monotonic() - began if ": " in log.read_text() else 0.0)
+            planned = planned or (time.monotonic() - began if ", plan " in log.read_text() else 0.0)
             time.sleep(0.02)
-    seconds = time.monotonic() - began
+    seconds, spent = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if job.returncode:
         raise RuntimeError(log.read_text()[-2000:])
     said = re.search(r"([\d,]+) decisions in (\d+) shards", log.read_text())
@@ -132,6 +143,7 @@ def measured(folder: Path, options: list[str]) -> dict[str, Any]:
         "decisions": decisions,
         "plan_s": round(planned, 1),
         "seconds": round(seconds, 1),
+        "cpu_s": round(spent.ru_utime + spent.ru_stime - before.ru_utime - before.ru_stime, 1),
         "own_mib": round(own),
         "with_files_mib": round(whole),
     }
@@ -145,6 +157,7 @@ def main() -> None:
     parser.add_argument("--unit", default="decision", choices=("decision", "event"))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--mode", default="batch", choices=("batch", "on"))
+    parser.add_argument("--source", default="shards", choices=("shards", "repeated"))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
@@ -152,10 +165,17 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for events in map(int, asked.events.split(",")):
         with tempfile.TemporaryDirectory(dir=asked.folder) as name:
-            make(events, asked.every, Path(name))
-            found = measured(Path(name), options)
-        own = {"events": events, "unit": asked.unit, "every": asked.every, "mode": asked.mode, "workers": asked.workers}
-        rows.append({**own, **found, "us_an_event": round(1e6 * found["seconds"] / events, 2)})
+            data = make(events, asked.every, Path(name), asked.source == "shards")
+            found = measured(Path(name), [*data, *options])
+        own = {
+            "events": events,
+            "source": asked.source,
+            "unit": asked.unit,
+            "every": asked.every,
+            "mode": asked.mode,
+            "workers": asked.workers,
+        }
+        rows.append({**own, **found, "cpu_us_an_event": round(1e6 * found["cpu_s"] / events, 2)})
         print(rows[-1], flush=True)
     if asked.out is not None:
         with asked.out.open("w", newline="") as file:

@@ -143,15 +143,15 @@ def _crew(asked: EngineSettings, recipe: Recipe, shards: int, model: Any, folder
 
 
 def reading(out: Console) -> Callable[[int], None]:
-    """What prints, every ten seconds, how many tokens of the data were made."""
+    """What prints, every ten seconds, how many events were read."""
     begun = printed = time.monotonic()
 
-    def tell(tokens: int) -> None:
+    def tell(events: int) -> None:
         nonlocal printed
         now = time.monotonic()
         if now - printed >= show.SECONDS_BETWEEN_LINES:
             printed = now
-            out.print(f"{tokens:,} tokens read  {tokens / (now - begun):,.0f}/s")
+            out.print(f"{events:,} events read  {events / (now - begun):,.0f}/s")
 
     return tell
 

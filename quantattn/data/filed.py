@@ -89,35 +89,34 @@ class Growing:
         self._dtype, self._path, self._rows = np.dtype(dtype), path, 0
         self._held: list[npt.NDArray[Any]] = []
         self._shape: tuple[int, ...] = ()
-        self._file = None if path is None else path.open("wb")
-        self._head()
+        if path is not None:
+            path.touch(exist_ok=False)
+            self._head(path)
 
     def add(self, block: Any) -> None:
         """Further rows, (B,) or (B, E)."""
         rows = np.ascontiguousarray(block, self._dtype)
         self._shape = rows.shape[1:]
         self._rows += len(rows)
-        if self._file is None:
+        if self._path is None:
             self._held.append(rows)
-        else:
-            self._file.write(rows.reshape(-1).view(np.uint8).data)
+            return
+        with self._path.open("ab") as file:
+            file.write(rows.reshape(-1).view(np.uint8).data)
 
     def whole(self) -> npt.NDArray[Any]:
         """The column, which grows no more."""
-        if self._file is None or self._path is None:
+        if self._path is None:
             return np.concatenate(self._held) if self._held else np.empty(0, self._dtype)
-        self._head()
-        self._file.close()
+        self._head(self._path)
         return opened(str(self._path))
 
-    def _head(self) -> None:
+    def _head(self, path: Path) -> None:
         """What a file of numpy's begins with: as long for any number of rows, since numpy leaves room for it."""
-        if self._file is None:
-            return
         kind = np.lib.format.dtype_to_descr(self._dtype)
         shape = (self._rows, *self._shape)
-        self._file.seek(0)
-        np.lib.format.write_array_header_1_0(self._file, {"descr": kind, "fortran_order": False, "shape": shape})
+        with path.open("r+b") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
 
 
 class Room:

@@ -62,7 +62,7 @@ def encode_market(
     """Decisions of a source in the tokens of a tokenizer that was fitted before; see `prepare_market` for the settings.
 
     The source is read in bounded runs. `room` says where what is made of it is kept, in memory if it is not given;
-    `progress` is told how many tokens there are.
+    `progress` is told how many events were read.
 
     Raises:
         ValueError: see `collect_events`; or no event is a decision, or each is one, and tokens are merged.
@@ -71,36 +71,21 @@ def encode_market(
     tokenizer, room = Tokenizer.from_json(vocabulary_json), room or Room()
     if tokenizer.merges is not None:
         require_stretches(len(tokenizer.merges.pairs), decision_every, decision_kinds)
-    decider, grown, decided = _Decider(decision_every, decision_kinds), GrownTokens(room), 0
-
-    def whole(events: pl.DataFrame) -> int:
-        # Tokens that are merged end with a decision or an entity, and so does a run of them.
-        if tokenizer.merges is None:
-            return events.height
-        last = np.append(decider.rows(events), -1).max(initial=-1)
-        return max(int(last) + 1, int(events["entity"].rle().struct.field("len")[:-1].sum()))
-
-    for run, before in event_runs(source.frame, schema_of(source.frame.collect_schema().names()), whole):
+    decider, grown, seen, decided = _Decider(decision_every, decision_kinds), GrownTokens(room), 0, 0
+    schema = schema_of(source.frame.collect_schema().names())
+    # Tokens that are merged end with a decision or an entity, and so does a run of them.
+    for run, before in event_runs(source.frame, schema, len if tokenizer.merges is None else decider.closed):
         events = run[before:]
         _require_instruments(events, source)
         table = carrying(token_table(run, tokenizer, source.instruments, before), events, source)
         rows = decider.rows(events)
-        merged = MergedTokens.of(table, tokenizer, rows)
-        told: dict[str, npt.NDArray[Any]] = {
-            name: events[name].to_numpy()[merged.last] for name in ("event_time", "kind") if name in events.columns
-        }
-        decisions: dict[str, npt.NDArray[Any]] = {
-            "row": merged.rows(rows) + grown.tokens,
-            "as_of": table.time[rows],
-            "entity": (table.entity_of(rows) + grown.entities(table)).astype(np.int32),
-        }
-        grown.add(merged.table, {"event": told, "decision": decisions})
+        _add(grown, MergedTokens.of(table, tokenizer, rows), events, table, rows)
         decider.take(events)
-        decided += len(rows)
+        seen, decided = seen + events.height, decided + len(rows)
         if progress is not None:
-            progress(grown.tokens)
+            progress(seen)
     if not decided:
-        raise ValueError(_none_decided(grown.tokens, decision_kinds))
+        raise ValueError(_none_decided(seen, decision_kinds))
     table, made = grown.table(), grown.whole("decision")
     return Unlabelled(
         sequences=SequenceSet(table, Decisions(made["row"]), max_seq_len, layout, min_context, room=room),
@@ -111,6 +96,19 @@ def encode_market(
         merged=tokenizer.merges is not None,
         room=room,
     )
+
+
+def _add(grown: GrownTokens, merged: MergedTokens, events: pl.DataFrame, table: TokenTable, rows: Ints) -> None:
+    """Add a run of tokens, what is told of the events that they end with, and the decisions at rows of `table`."""
+    told: dict[str, npt.NDArray[Any]] = {
+        name: events[name].to_numpy()[merged.last] for name in ("event_time", "kind") if name in events.columns
+    }
+    decisions: dict[str, npt.NDArray[Any]] = {
+        "row": merged.rows(rows) + grown.tokens,
+        "as_of": table.time[rows],
+        "entity": (table.entity_of(rows) + grown.entities(table)).astype(np.int32),
+    }
+    grown.add(merged.table, {"event": told, "decision": decisions})
 
 
 def collect_events(source: Source) -> pl.DataFrame:
@@ -187,6 +185,11 @@ class _Decider:
             before = pl.when(pl.col("entity") == pl.lit(self.last, pl.String)).then(self.seen).otherwise(0)
             chosen = chosen.filter((pl.int_range(pl.len()).over("entity") + before) % self.every == 0)
         return chosen["row"].to_numpy()
+
+    def closed(self, events: pl.DataFrame) -> int:
+        """How many of these events come up to the last decision or the last end of an entity among them."""
+        last = self.rows(events)[-1:] + 1
+        return max(int(last.sum()), int(events["entity"].rle().struct.field("len")[:-1].sum()))
 
     def take(self, events: pl.DataFrame) -> None:
         """Go on behind these events."""
