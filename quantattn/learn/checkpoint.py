@@ -31,6 +31,8 @@ RESUMED = {
     "global_step": int,
 }
 """What a run needs to go on, and of which kind."""
+MOST_STEPS = 1 << 48
+_STEPS = "epoch_loop.automatic_optimization.optim_progress"
 
 
 class Stopped(Exception):
@@ -80,6 +82,24 @@ def require_resumable(path: Path) -> None:
         if type(state[part]) is not kind:
             raise ValueError(f"{path} holds a {type(state[part]).__name__} as {part}, expected a {kind.__name__}")
     _require_weights(state["state_dict"], path)
+    _require_counts(state["loops"], "loops", path)
+    try:
+        done = state["loops"]["fit_loop"][_STEPS]["optimizer"]["step"]["total"]["completed"]
+    except (LookupError, TypeError):
+        raise ValueError(
+            f"{path} does not say under loops how many optimizer steps are done, so no run can go on"
+        ) from None
+    if done != state["global_step"]:
+        raise ValueError(f"{path} counts {done} optimizer steps under loops and {state['global_step']} as global_step")
+
+
+def _require_counts(node: Any, where: str, path: Path) -> None:
+    """Raise ValueError unless every leaf is one that Lightning counts with: a whole number, true, false or nothing."""
+    if isinstance(node, (dict, list)):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            _require_counts(value, f"{where}.{key}", path)
+    elif node is not None and not (isinstance(node, int) and 0 <= node <= MOST_STEPS):
+        raise ValueError(f"{path} holds {told(repr(node)):.80} as {told(where)}, expected a count from 0")
 
 
 def _require_weights(weights: Any, path: Path) -> None:
@@ -190,7 +210,10 @@ class Checkpoints(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up what `state_dict` returned."""
-        self.best, self.best_step = state_dict["best"], state_dict["best_step"]
+        best = state_dict["best"]
+        if not (best is None or isinstance(best, float)):
+            raise TypeError(f"the best figure must be a number, got {best!r:.40}")
+        self.best, self.best_step = best, state_dict["best_step"]
         self._generators = state_dict["generators"]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -29,6 +29,7 @@ from quantattn.learn.module import Training
 from quantattn.learn.pace import Pace
 from quantattn.learn.parallel import World, naming_the_lost
 from quantattn.learn.quiet import lightning_quiet
+from quantattn.learn.restoring import Restored, naming_the_checkpoint
 from quantattn.learn.signals import StopFlag
 from quantattn.learn.trainer import TrainerSettings, trainer_of
 from quantattn.learn.writer import Writer
@@ -110,15 +111,6 @@ class Watch(Callback):
         self.valid = None if figure is None else float(figure)
 
 
-class StopAgain(Callback):
-    """Ends at once a run that goes on from a checkpoint at which early stopping had ended it."""
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Every callback has its state back by now."""
-        stoppers = trainer.early_stopping_callbacks
-        trainer.should_stop = any(each.wait_count >= each.patience for each in stoppers)
-
-
 def fit(
     module: Training,
     data: PreparedData,
@@ -157,7 +149,7 @@ def fit(
     """
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    flag, history = StopFlag(), History(folder, settings.log_every)
+    flag, restored, history = StopFlag(), Restored(), History(folder, settings.log_every)
     writer = Writer(write_checkpoint, before=history.flush)
     keeper = Checkpoints(
         folder / "checkpoints", writer, monitor, mode, settings.checkpoint_every, lambda: flag.received is not None
@@ -175,12 +167,13 @@ def fit(
             world,
             folder,
             total_steps,
-            callbacks=[flag, *watching, *callbacks, StopAgain(), history, keeper],
+            callbacks=[flag, *watching, *callbacks, restored, history, keeper],
             loggers=loggers,
             checkpoints=PlainCheckpointIO(writer, module),
         )
         try:
-            stopped = _is_stopped(trainer, module, data, resume)
+            with naming_the_checkpoint(resume, restored):
+                stopped = _is_stopped(trainer, module, data, resume)
         finally:
             writer.close()
             flag.release()

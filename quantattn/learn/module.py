@@ -86,7 +86,8 @@ class Training(LightningModule):
         optimizer = self.make_optimizer(parameter_groups(self, depth, self.layer_decay))
         for group in optimizer.param_groups:
             group["lr"] *= group["lr_scale"]
-        scheduler = {"scheduler": LambdaLR(optimizer, self.schedule), "interval": "step"}
+        # A function, of which a checkpoint keeps nothing: a run that goes on follows the schedule of its own settings.
+        scheduler = {"scheduler": LambdaLR(optimizer, lambda step: self.schedule(step)), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_fit_start(self) -> None:

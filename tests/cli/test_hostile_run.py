@@ -177,6 +177,19 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         forged(lambda s: s.update(optimizer_states={})),
         "holds a dict as optimizer_states, expected a list",
     ),
+    "loops of words": (
+        forged(lambda s: s["loops"]["fit_loop"]["epoch_progress"]["total"].update(ready="x")),
+        "holds 'x' as loops.fit_loop.epoch_progress.total.ready, expected a count from 0",
+    ),
+    "loops that count backwards": (
+        forged(lambda s: s["loops"]["fit_loop"]["state_dict"]["combined_loader"][0].update(position=-1)),
+        "holds -1 as loops.fit_loop.state_dict.combined_loader.0.position, expected a count from 0",
+    ),
+    "loops that count otherwise": (
+        forged(lambda s: s.update(global_step=7)),
+        "counts 6 optimizer steps under loops and 7 as global_step",
+    ),
+    "loops of nothing": (forged(lambda s: s.update(loops={})), "does not say under loops how many optimizer steps"),
     "lacking": (forged(lambda s: s.pop("loops")), "last.ckpt lacks loops, so no run can go on from it"),
 }
 
