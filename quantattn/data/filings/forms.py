@@ -12,9 +12,14 @@ _FAMILIES = {
 FAMILIES = tuple(_FAMILIES)
 """Forms that `family` knows; a variant such as 10-K405 or 10-KSB belongs to the family of its base form."""
 
+_AMENDMENT = r"\(?amendment\b[^\n]{0,40}"
 _COVER = re.compile(
-    r"^[^\w\n]*form[ \t]+((?:10-?[KQ]|8-?K)(?:405|SB|T)?)[ \t]*(/A)?[ \t]*(\(?amendment\b[^\n]{0,40})?[^\w\n]*$",
+    rf"^[^\w\n]*(amendment[ \t]+no\b[^\n]{{0,10}}\s+(?:to|on)\s+)?form[ \t]+((?:10-?[KQ]|8-?K)(?:405|SB|T)?)[ \t]*(/A)?"
+    rf"[ \t]*({_AMENDMENT})?[^\w\n]*$(?:\s+({_AMENDMENT})$)?",
     re.IGNORECASE | re.MULTILINE,
+)
+_OTHER_COVER = re.compile(
+    r"^[^\w\n]*(?:(?i:form)|(?i:schedule))[ \t]+(?=[A-Z-]*\d)([A-Z\d-]{1,8})(/A)?[^\w\n]*$", re.MULTILINE
 )
 _COVER_CHARS = 6_000
 
@@ -32,8 +37,14 @@ def is_amendment(form: str) -> bool:
 
 def form_on_cover(text: str) -> str | None:
     """The form that a document's cover names on a line of its own ("FORM 10-K"), within its first 6,000 characters."""
-    match = _COVER.search(text[:_COVER_CHARS])
+    match = _COVER.search(text, 0, _COVER_CHARS)
     if match is None:
         return None
-    form = re.sub(r"^(10|8)(?=[KQ])", r"\1-", match.group(1).upper())
-    return form + ("/A" if match.group(2) or match.group(3) else "")
+    form = re.sub(r"^(10|8)(?=[KQ])", r"\1-", match.group(2).upper())
+    return form + ("/A" if match.group(1, 3, 4, 5) != (None, None, None, None) else "")
+
+
+def other_form_on_cover(text: str) -> str | None:
+    """A form of no family that a cover names so ("FORM 20-F", "SCHEDULE 13G/A" → "20-F", "13G/A"); None without one."""
+    match = _OTHER_COVER.search(text, 0, _COVER_CHARS)
+    return match and match[1] + (match[2] or "")

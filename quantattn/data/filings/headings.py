@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from quantattn.data.filings.item_names import PARTS, Scheme, after_title
@@ -40,6 +40,7 @@ _ENDS_WITH_PAGE = re.compile(
     re.I,
 )
 _HEADING_WITH_PAGE = re.compile(r"[\s.](?:[A-Z]{1,2}-?)?\d{1,3}(?:[ ]?[,\-–—&][ ]?\d{1,3})*\W{0,2}$")
+_LINE = re.compile(r"\S[^\n]*")
 _CONTENTS_TITLE = re.compile(
     r"^\W*(?:table of contents|index|page(?: no\.?| number)?|signatures?|exhibit index"
     r"|index to exhibits|ex(?:hibit)?[ -]\d.{0,80})\W*$",
@@ -55,7 +56,8 @@ _PURSUANT = re.compile(r"\n[^\w\n]*pursuant +to +the +requirements? +of +(?:the|
 
 STRONG, WEAK, CONTINUED = 1.0, 0.4, 0.05
 """Worth of a heading with a title of the form, of one without, of a repeated one ("Item 1. Business (Continued)")."""
-_ENOUGH_TEXT = 400
+ENOUGH_TEXT = 400
+"""Characters behind a heading beyond which more of them say no more about it."""
 _LONGEST_ENTRY = 4_000
 _SHORTEST_CONTENTS = 3
 _WORDS_OF_SIGNING, _NEAR, _PAGES = 160, 300, 100
@@ -183,13 +185,47 @@ def _between(first: str, last: str, scheme: Scheme) -> Iterator[str]:
         yield from (str(n) for n in range(int(first) + 1, int(last)) if scheme.keys(str(n)))
 
 
-def body_lengths(text: str, headings: list[Heading]) -> list[int]:
+def body_lengths(text: str, headings: Sequence[Heading]) -> list[int]:
     """Characters from each heading's end to the next heading, or to the end of the text."""
     ends = [*(heading.start for heading in headings), len(text)][1:]
     return [max(0, end - heading.end) for heading, end in zip(headings, ends, strict=True)]
 
 
-def without_contents(text: str, headings: list[Heading]) -> list[Heading]:
+def telling_lengths(text: str, headings: Sequence[Heading], repeats: bool = False) -> list[int]:
+    """`telling_length` of what stands behind each heading, before the next one.
+
+    With `repeats`, before the next one of another number: some filers repeat an item's heading on every page.
+    """
+    found: list[int] = []  # of headings in turn, from the last to the first
+    later: Heading | None = None
+    for heading in reversed(headings):
+        told = telling_length(text, heading.end, len(text) if later is None else later.start)
+        if repeats and later is not None and heading.numbers == later.numbers:
+            told = min(ENOUGH_TEXT, told + found[-1])
+        found.append(told)
+        later = heading
+    return found[::-1]
+
+
+def telling_length(text: str, at: int, end: int) -> int:
+    """Characters of a slice in lines that are no entries of a table of contents, `ENOUGH_TEXT` at most."""
+    told = 0
+    while at < end and told < ENOUGH_TEXT:
+        stop = text.find("\n", at, end)
+        stop = end if stop < 0 else stop
+        line = text[at:stop].strip()
+        told += 0 if _is_entry(line) else len(line)
+        at = stop + 1
+    return min(told, ENOUGH_TEXT)
+
+
+def is_above_an_entry(text: str, at: int) -> bool:
+    """Whether the next line with text ends as an entry of a table of contents does, with a page."""
+    line = _LINE.search(text, at)
+    return line is not None and _ENDS_WITH_PAGE.search(line.group()) is not None
+
+
+def without_contents(text: str, headings: list[Heading], scheme: Scheme) -> list[Heading]:
     """`headings` without those of tables of contents.
 
     Three or more headings in a row with nothing between them but page numbers, entries that end with one, and words of
@@ -211,12 +247,21 @@ def without_contents(text: str, headings: list[Heading]) -> list[Heading]:
         if 2 * sum(paged[n] for n in run) >= len(run):
             certain.update(run)
         at = stop + 1
-    elsewhere = {number for n, heading in enumerate(headings) if n not in entries for number in heading.numbers}
+    elsewhere = {name for n, heading in enumerate(headings) if n not in entries for name in names_of(heading, scheme)}
     return [
         heading
         for n, heading in enumerate(headings)
-        if n not in entries or (n not in certain and not elsewhere.issuperset(heading.numbers))
+        if n not in entries or (n not in certain and not _stands_in(elsewhere, heading, scheme))
     ]
+
+
+def names_of(heading: Heading, scheme: Scheme) -> set[str]:
+    """Every name that a heading may stand for."""
+    return {name for names, _ in keys_of(heading, scheme) for name in names}
+
+
+def _stands_in(elsewhere: set[str], heading: Heading, scheme: Scheme) -> bool:
+    return any(elsewhere.issuperset(names) for names, _ in keys_of(heading, scheme))
 
 
 def _table(text: str, headings: list[Heading], at: int, stop: int, paged: list[bool]) -> range:
@@ -244,7 +289,7 @@ def _is_entry(line: str) -> bool:
 
 def with_text(heading: Heading, length: int) -> float:
     """Worth of a heading, a little more when text follows it: of two equal lists of items the one with text wins."""
-    return heading.worth * (1.0 + 0.25 * min(1.0, length / _ENOUGH_TEXT))
+    return heading.worth * (1.0 + 0.25 * min(1.0, length / ENOUGH_TEXT))
 
 
 def without_furniture(text: str, start: int, end: int) -> int:

@@ -20,7 +20,10 @@ PARTS = ("I", "II")
 
 _NAMES_10K = "1 1A 1B 1C 2 3 4 4A 5 6 7 7A 8 8A 8B 9 9A 9B 9C 10 11 12 13 14 15 16"
 _10K_OPTIONAL = frozenset(("4A", "8A", "8B"))
-"""Items of some forms only: 4A (executive officers, by General Instruction G), 8A and 8B (10-KSB)."""
+"""Items of some filings only: 4A (executive officers, by General Instruction G), 8A and 8B (10-KSB)."""
+_10KSB_OPTIONAL = frozenset(("1A", "1B", "1C", "4A", "7A", "9A", "9B", "9C", "15", "16"))
+_SINCE_10KSB = {"8A": date(2003, 8, 14), "8B": date(2004, 8, 23), "14": date(2003, 12, 15)}
+"""Forms for small business issuers, until 2009, with items of their own: 8A are controls, 8B other information."""
 _SINCE_10K = {
     "1A": date(2005, 12, 1),  # Securities Offering Reform
     "1B": date(2005, 12, 1),
@@ -36,6 +39,8 @@ _SINCE_10K = {
 _NAMES_10Q = "I.1 I.2 I.3 I.4 II.1 II.1A II.2 II.3 II.4 II.5 II.6 II.7"
 _SINCE_10Q = {"I.3": date(1997, 6, 15), "I.4": date(2002, 8, 29), "II.1A": date(2005, 12, 1)}
 _10Q_OPTIONAL = frozenset(("II.7",))
+_10QSB_OPTIONAL = frozenset(("I.4", "II.1A", "II.7"))
+_SINCE_10QSB = {"I.3": date(2002, 8, 29)}
 _NAMES_8K = """
 1 2 3 4 5 6 7 8 9 10 11 12
 1.01 1.02 1.03 1.04 1.05 2.01 2.02 2.03 2.04 2.05 2.06 3.01 3.02 3.03 4.01 4.02
@@ -68,6 +73,51 @@ _TITLES_8K = (
 )
 
 
+_MD_AND_A = (
+    r"management.{0,3}s? discussion and analysis"
+    r"(?: of (?:the |our )?(?:consolidated )?(?:financial|results|operations)\b[^\n\t]{0,90})?"
+)
+_MARKET_RISK = r"(?:quantitative and qualitative|qualitative and quantitative) disclosures? about market risks?"
+_STATEMENTS = (
+    r"(?:(?:condensed|consolidated|interim|unaudited|combined)[^\w\n]+)*"
+    r"(?:financial statements(?: and supplementa(?:l|ry) data)?|balance sheets?"
+    r"|statements? of (?:consolidated )?(?:income|earnings|operations|financial (?:position|condition))"
+    r"(?: \(loss(?:es)?\))?)"
+)
+_ALONE_10K = {
+    "1": r"(?:(?:our|description of(?: the)?) )?business(?: summary)?",
+    "1A": r"risk factors",
+    "1B": r"unresolved staff comments",
+    "1C": r"cybersecurity",
+    "2": r"(?:description of )?propert(?:y|ies)",
+    "3": r"legal proceedings",
+    "4": r"mine safety disclosures?|submission of matters to a vote of security holders",
+    "5": r"market for (?:the )?(?:registrant|company|our)[^\n\t]{0,20}(?:common|equity|stock|shares)\b[^\n\t]{0,150}",
+    "6": r"selected (?:consolidated )?financial data",
+    "7": _MD_AND_A,
+    "7A": _MARKET_RISK,
+    "8": _STATEMENTS,
+    "9": r"changes in and disagreements with accountants\b[^\n\t]{0,80}",
+    "9A": r"(?:disclosure )?controls and procedures",
+    "10": r"directors,? (?:and )?executive officers\b[^\n\t]{0,60}",
+    "11": r"executive compensation",
+    "12": r"security ownership of certain beneficial owners\b[^\n\t]{0,80}",
+    "13": r"certain relationships and related\b[^\n\t]{0,80}",
+    "14": r"principal account(?:ant|ing) fees and services",
+    "15": r"exhibits?,? (?:and )?financial statement schedules?\b[^\n\t]{0,60}",
+}
+_ALONE_10Q = {
+    "I.1": _STATEMENTS,
+    "I.2": _MD_AND_A,
+    "I.3": _MARKET_RISK,
+    "I.4": r"(?:disclosure )?controls and procedures",
+    "II.1": r"legal proceedings",
+    "II.1A": r"risk factors",
+    "II.2": r"unregistered sales of equity securities\b[^\n\t]{0,80}",
+}
+"""Item → titles that open it where they stand alone; items without a telling title (9B) are left out."""
+
+
 @dataclass(frozen=True)
 class Scheme:
     """The items of one form.
@@ -78,17 +128,28 @@ class Scheme:
         since: day from which filings have an item that the form did not always have.
         ordered: whether items follow one another in the order of the form.
         titles: pattern of how a title begins, the part of a 10-Q → its own.
+        alone: item → pattern of a title that opens it without its number; none for an 8-K.
+        ends: part of a 10-K → the number of its last item.
     """
 
     names: tuple[str, ...]
     required: tuple[str, ...]
     since: Mapping[str, date]
     ordered: bool
-    titles: dict[str, re.Pattern[str]]
+    titles: Mapping[str, re.Pattern[str]]
+    alone: Mapping[str, str]
+    ends: Mapping[str, int]
 
     def expected(self, filed: date | None) -> tuple[str, ...]:
         """Names that a filing of that day should have; all required ones when the day is not known."""
         return tuple(name for name in self.required if filed is None or filed >= self.since.get(name, date.min))
+
+    def part_of(self, name: str) -> str:
+        """The part of the form that an item belongs to: "I" to "IV"; "" on an 8-K."""
+        if not self.ordered:
+            return ""
+        part, dot, _ = name.partition(".")
+        return part if dot else next(part for part, last in self.ends.items() if int(name.rstrip("ABC")) <= last)
 
     def keys(self, number: str) -> tuple[str, ...]:
         """Names that a number in a heading may stand for: two for the items of a 10-Q, none when the form has none."""
@@ -97,17 +158,28 @@ class Scheme:
         return tuple(f"{part}.{number}" for part in PARTS if f"{part}.{number}" in self.names)
 
 
-def _scheme(listed: str, optional: frozenset[str], ordered: bool, since: Mapping[str, date], **titles: str) -> Scheme:
+def _scheme(
+    listed: str,
+    optional: frozenset[str],
+    since: Mapping[str, date],
+    alone: Mapping[str, str],
+    ends: Mapping[str, int],
+    **titles: str,
+) -> Scheme:
     names = tuple(listed.split())
     required = tuple(name for name in names if name not in optional)
     patterns = {part: re.compile(pattern, re.IGNORECASE) for part, pattern in titles.items()}
-    return Scheme(names, required, since, ordered, patterns)
+    return Scheme(names, required, since, bool(required), patterns, alone, ends)
 
 
+_ENDS_10K, _ENDS_10KSB = {"I": 4, "II": 9, "III": 14, "IV": 16}, {"I": 4, "II": 8, "III": 14, "IV": 16}
+"""Part → its last item; Item 14 of a 10-K was of Part IV before 2003."""
 _SCHEMES = {
-    "10-K": _scheme(_NAMES_10K, _10K_OPTIONAL, True, _SINCE_10K, any=_TITLES_10K),
-    "10-Q": _scheme(_NAMES_10Q, _10Q_OPTIONAL, True, _SINCE_10Q, I=_TITLES_10Q_I, II=_TITLES_10Q_II),
-    "8-K": _scheme(_NAMES_8K, frozenset(_NAMES_8K.split()), False, {}, any=_TITLES_8K),
+    "10-K": _scheme(_NAMES_10K, _10K_OPTIONAL, _SINCE_10K, _ALONE_10K, _ENDS_10K, any=_TITLES_10K),
+    "10-KSB": _scheme(_NAMES_10K, _10KSB_OPTIONAL, _SINCE_10KSB, {}, _ENDS_10KSB, any=_TITLES_10K),
+    "10-Q": _scheme(_NAMES_10Q, _10Q_OPTIONAL, _SINCE_10Q, _ALONE_10Q, {}, I=_TITLES_10Q_I, II=_TITLES_10Q_II),
+    "10-QSB": _scheme(_NAMES_10Q, _10QSB_OPTIONAL, _SINCE_10QSB, {}, {}, I=_TITLES_10Q_I, II=_TITLES_10Q_II),
+    "8-K": _scheme(_NAMES_8K, frozenset(_NAMES_8K.split()), {}, {}, {}, any=_TITLES_8K),
 }
 
 # Words of titles in full: a line of these alone continues a title; it is no text of the item.
@@ -129,6 +201,8 @@ unresolved upon use vote with year
 """
 _WORDS = frozenset(_TITLE_WORDS.split())
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
+_BEFORE_A_LETTER = frozenset("'’-0123456789")
+"""What stands before a single letter that is no word: of "Management's", of "9B"."""
 
 
 def scheme_of(form: str) -> Scheme:
@@ -140,7 +214,7 @@ def scheme_of(form: str) -> Scheme:
     kind = family(form)
     if kind is None:
         raise ValueError(f"items are known of {', '.join(_SCHEMES)} and their variants; got form {form!r}")
-    return _SCHEMES[kind]
+    return _SCHEMES[kind + "SB" if "SB" in form.upper() else kind]
 
 
 def known_names() -> frozenset[str]:
@@ -152,6 +226,6 @@ def after_title(line: str) -> str:
     """What follows the words of a title at the start of `line`: its first other word and all after it."""
     for match in _WORD.finditer(line):
         word = match.group().lower()
-        if word not in _WORDS and not (len(word) == 1 and line[match.start() - 1 : match.start()] in ("'", "’", "-")):
+        if word not in _WORDS and not (len(word) == 1 and line[match.start() - 1 : match.start()] in _BEFORE_A_LETTER):
             return line[match.start() :]
     return ""

@@ -2,8 +2,8 @@
 
 Every line that may open an item is a candidate (`headings`); tables of contents are taken out; of what is left, the
 chain of candidates in the order of the form that is worth most is chosen (an 8-K has no order: the best candidate of
-each number). An item reaches to the next chosen heading, without the line that names a part before it, and the last
-one to the signatures.
+each number). Items that the chain lacks are looked for by other signs (`gaps`). An item reaches to the next chosen
+heading, without the line that names a part before it, and the last one to the signatures.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from datetime import date
 from functools import cached_property
 
 from quantattn.data.filings.exhibits import find_in_report
+from quantattn.data.filings.gaps import Choice, by_part, by_title, is_index, out_of_order
 from quantattn.data.filings.headings import (
     CONTINUED,
+    STRONG,
     Heading,
     PartLine,
-    body_lengths,
     end_of_report,
     find_headings,
     find_parts,
     keys_of,
+    names_of,
     opening_lines,
+    telling_lengths,
     with_text,
     without_contents,
     without_furniture,
@@ -40,19 +43,24 @@ STATUSES = (FOUND, BY_REFERENCE, OMITTED, MISSING)
 report, or that it is reserved or left out; one that the form has and the filing does not."""
 
 _NOTHING = re.compile(
-    r"^\W*(?:none|not\s+(?:currently\s+)?(?:applicable|required)|n\s?/\s?a\b|\W?\s*(?:removed\s+and\s+)?reserved"
-    r"|\W?omitted|nothing\s+to\s+report|no\s+(?:matters?|such|items?|unresolved|change|other|information|disagree|events?)"
+    r"^\W*(?:(?:as\s+of|since)\s[^.,]{0,40},\s+(?:\d{4},\s+)?)?(?:none|not\s+(?:currently\s+)?(?:applicable|required)|n\s?/\s?a\b|\W?\s*(?:removed\s+and\s+)?reserved"
+    r"|\W?(?:intentionally\s+)?omitted|nothing\s+to\s+report"
+    r"|no\s+(?:matters?|such|items?|unresolved|change|other|information|disclosures?|disagree|events?)"
     r"|there\s+(?:were|was|are|is|have\s+been|has\s+been)\s+(?:no\b|none|not)|we\s+(?:do\s+not\s+have|have\s+no)"
-    r"|inapplicable|(?:as\s+a\s+)?smaller\s+reporting|the\s+(?:company|registrant)\s+(?:is\s+not\s+required|has\s+no\b))",
+    r"|inapplicable|(?:as\s+a\s+)?\W?smaller\s+reporting|the\s+(?:company|registrant)\s+(?:is\s+not\s+required|has\s+no\b))",
     re.IGNORECASE,
 )
 _BY_REFERENCE = re.compile(
     r"\bby\s+reference\b|\b(?:proxy|information)\s+statement\b|\bannual\s+report\s+to\b|\bexhibit\s+13\b"
-    r"|\b(?:see|refer\s+to|set\s+forth|contained|appears?|included|found|discussed|described|presented|filed)\b"
+    r"|\b(?:see|refer\s+to|set\s+forth|contained|appears?|included|found|discussed|described|presented|filed|begin)\b"
     r"[^.]{0,200}\b(?:notes?\s+\d|notes\s+to|item\s+\d|part\s+i|pages?\s+F?-?\d|index\s+to)",
     re.IGNORECASE,
 )
-_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z“\"(])")
+_SENTENCE = re.compile(
+    r"(?<=[.!?])"
+    r"(?:\s*\n\s*|(?<!Item \d\.)(?<!Item \d\d\.)(?<!Item \d[A-C]\.)(?<!Note \d\.)(?<!Note \d\d\.)\s+)"
+    r"(?=[A-Z“\"(])"
+)
 _LONGEST_NOTHING, _LONGEST_REFERENCE, _LONGEST_SENTENCE = 400, 4_000, 700
 
 
@@ -160,21 +168,25 @@ def items_of(text: str, form: str, annual_report: str | None = None, filed: date
     scheme = scheme_of(form)
     lines = opening_lines(text)
     parts = find_parts(text, lines)
-    headings = without_contents(text, find_headings(text, scheme, lines, parts))
-    chosen = _in_order(text, headings, scheme) if scheme.ordered else _by_number(text, headings)
-    sections = _cut(text, chosen, parts)
+    every = find_headings(text, scheme, lines, parts)
+    headings = without_contents(text, every, scheme)
+    if not scheme.ordered:
+        chosen = _by_number(text, headings)
+    else:
+        chosen = _in_order(text, headings, scheme)
+        chosen = [] if is_index(text, chosen) else out_of_order(text, chosen, headings, scheme)
+        listed = {name for heading in every for name in names_of(heading, scheme)}
+        chosen = by_part(text, by_title(text, chosen, listed, scheme), parts, scheme)
+    sections = _cut(text, chosen, parts, scheme)
     if annual_report is not None:
         sections = [_follow(section, text, annual_report) for section in sections]
     return Items(text, tuple(sections), scheme.expected(filed), annual_report)
 
 
-_Choice = tuple[Heading, tuple[str, ...]]
-
-
-def _in_order(text: str, headings: list[Heading], scheme: Scheme) -> list[_Choice]:
+def _in_order(text: str, headings: list[Heading], scheme: Scheme) -> list[Choice]:
     """The chain of headings with strictly ascending names that is worth most; of equal ones the earliest."""
     rank = {name: n for n, name in enumerate(scheme.names)}
-    lengths = body_lengths(text, headings)
+    lengths = telling_lengths(text, headings, repeats=True)
     # best[r]: (worth, link) of the best chain whose last name is among the first r names; a link is a heading, the
     # names it stands for, and the link before it.
     best: list[tuple[float, _Link | None]] = [(0.0, None)] * (len(rank) + 1)
@@ -182,13 +194,14 @@ def _in_order(text: str, headings: list[Heading], scheme: Scheme) -> list[_Choic
         better = []
         for names, agreement in keys_of(heading, scheme):
             worth, before = best[rank[names[0]]]
-            worth += with_text(heading, length) * agreement * len(names)
+            together = len(names) if heading.worth == STRONG else 1  # "Item 5, 6, 7" may stand at the top of a page
+            worth += with_text(heading, length) * agreement * together
             better.append((rank[names[0]] + 1, worth, _Link(heading, names, before)))
         for first, worth, last in better:
             for n in range(first, len(best)):
                 if worth > best[n][0]:
                     best[n] = (worth, last)
-    chain: list[_Choice] = []
+    chain: list[Choice] = []
     own: set[str] = set()  # 1A may follow "Items 1 and 2", and so may a heading of item 2 alone: then the name is its
     link = best[-1][1]
     while link is not None:
@@ -205,7 +218,7 @@ class _Link:
     before: _Link | None
 
 
-def _by_number(text: str, headings: list[Heading]) -> list[_Choice]:
+def _by_number(text: str, headings: list[Heading]) -> list[Choice]:
     """The best heading of each number before the signatures; of equal ones the earliest."""
     if not headings:
         return []
@@ -214,7 +227,7 @@ def _by_number(text: str, headings: list[Heading]) -> list[_Choice]:
     if any("." in number for heading in headings for number in heading.numbers):  # then "Item 8" is one of a 10-K
         headings = [heading for heading in headings if all("." in number for number in heading.numbers)]
     best: dict[tuple[str, ...], tuple[float, Heading]] = {}
-    for heading, length in zip(headings, body_lengths(text[:stop], headings), strict=True):
+    for heading, length in zip(headings, telling_lengths(text[:stop], headings), strict=True):
         worth = with_text(heading, length)
         if heading.numbers not in best or worth > best[heading.numbers][0]:
             best[heading.numbers] = (worth, heading)
@@ -229,9 +242,9 @@ def _by_number(text: str, headings: list[Heading]) -> list[_Choice]:
     return named
 
 
-def _cut(text: str, chosen: list[_Choice], parts: list[PartLine]) -> list[Section]:
+def _cut(text: str, chosen: list[Choice], parts: list[PartLine], scheme: Scheme) -> list[Section]:
     sections: list[Section] = []
-    waiting: _Choice | None = None
+    waiting: Choice | None = None
     for n, (heading, names) in enumerate(chosen):
         start, title_end = (waiting[0].start, heading.end) if waiting else (heading.start, heading.end)
         names = (*waiting[1], *names) if waiting else names
@@ -239,8 +252,10 @@ def _cut(text: str, chosen: list[_Choice], parts: list[PartLine]) -> list[Sectio
         after = chosen[n + 1][0].start if n + 1 < len(chosen) else end_of_report(text, heading.end)
         end = _before_part(text, heading.end, after, parts)
         end = without_furniture(text, heading.end, end)
-        own = heading.title + "\n" + text[title_end:end]
-        if n + 1 < len(chosen) and end >= after - 2 and not after_title(own).strip():
+        following = chosen[n + 1][1][0] if n + 1 < len(chosen) else names[-1]
+        own_end = _end_of_part(heading.end, end, parts, scheme.part_of(names[-1]), scheme.part_of(following))
+        own = heading.title + "\n" + text[title_end:own_end]
+        if own_end == end >= after - 2 and n + 1 < len(chosen) and not after_title(own).strip():
             waiting = (replace(heading, start=start), names)
             continue
         sections.append(Section(names, start, end, status_of(own)))
@@ -257,6 +272,13 @@ def _before_part(text: str, start: int, end: int, parts: list[PartLine]) -> int:
                 break
             end = part.start
     return end
+
+
+def _end_of_part(start: int, end: int, parts: list[PartLine], own: str, next_one: str) -> int:
+    """`end`, or the line that opens the part of the next item: what follows ("Part III is omitted …") is about it."""
+    if own == next_one:
+        return end
+    return next((part.start for part in parts if part.part == next_one and start <= part.start < end), end)
 
 
 def status_of(own: str) -> str:

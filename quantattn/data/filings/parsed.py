@@ -56,7 +56,7 @@ class Parsed:
     """What a file says; None or () where it is silent.
 
     Attributes:
-        kind: "submission", "document" (one in its SGML lines), "html", "instance" or `CUT`.
+        kind: "submission", "document" (one in its SGML lines), "html", "text", "instance" or `CUT`.
         form, accession, ciks, company: of the header, else of what stands in for it.
         cik_on_cover: filer, from the inline-XBRL cover.
         named, year: of a filing that was cut into items, the name of the file that was cut, and the year that is told.

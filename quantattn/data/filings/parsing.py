@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quantattn.data.filings.cut import is_cut, looks_cut, parse_record, read_items, read_metadata
 from quantattn.data.filings.facts import Fact
-from quantattn.data.filings.forms import family, form_on_cover, is_amendment
+from quantattn.data.filings.forms import family, form_on_cover, is_amendment, other_form_on_cover
 from quantattn.data.filings.instance import is_instance, read_instance
 from quantattn.data.filings.items import Section, items_of
 from quantattn.data.filings.markup import FACTS as COVER
@@ -146,8 +146,10 @@ def _recognise(request: Request, work: _Work) -> None:
         work.known, work.body = replace(work.known, kind="html"), text
     elif text.lstrip()[:1] in ("{", "["):
         raise _SetAside(NOT_A_FILING, "JSON without the items of a filing")
+    elif request.form or form_on_cover(text) or other_form_on_cover(text):
+        work.known, work.body = replace(work.known, kind="text"), text
     else:
-        raise _SetAside(NOT_A_FILING, "neither an EDGAR header nor HTML")
+        raise _SetAside(NOT_A_FILING, "neither an EDGAR header, nor HTML, nor a text whose cover names a form")
     work.known = replace(work.known, form=work.known.form or request.form)
     _require_family(work.known, request)
 
@@ -269,6 +271,9 @@ def _read_text(request: Request, work: _Work) -> None:
     form = known.form or form_on_cover(text)
     work.known = replace(known, form=form.upper() if form else None, text=text, share=share)
     if form is None:
+        other = other_form_on_cover(text)
+        if other is not None:
+            raise _SetAside(OTHER_FORM, f"{other}, by its cover")
         raise _SetAside(NO_FORM, "neither header, inline XBRL, index nor cover names a form")
     _require_family(work.known, request)
     work.known = replace(work.known, sections=items_of(text, form).sections)

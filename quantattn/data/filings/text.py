@@ -19,6 +19,8 @@ _GZIP = b"\x1f\x8b"
 _PIECE = 2**20  # a read of more would ask for all of its memory at once
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _HTML_ROOT = re.compile(r"<(?:html|body|!doctype\s+html)\b", re.IGNORECASE)
+_PRE = re.compile(r"<pre\b", re.IGNORECASE)
+_TYPED_LINES = 50
 _HTML_TAG = re.compile(r"<(?:p|div|br|td|tr|font|span)\b[^<>]{0,1000}>", re.IGNORECASE)
 _WRAPPER = re.compile(r"</?(?:XBRL|XML|PDF|TEXT)>")
 _OPENS_UUENCODED = re.compile(r"\s*(?:<PDF>\s*)?begin [0-7]{3,4} \S")
@@ -27,7 +29,7 @@ _UUENCODED = re.compile(
 )
 _SGML_TAG = re.compile(
     r"<PAGE>[ \t]*+\d{0,4}(?=[ \t]*$)"
-    r"|</?(?:PAGE|TABLE|CAPTION|S|C|FN|F\d{1,3}|R|FL|TEXT|DOCUMENT|PRE|TYPE|MULTIPLIER|LEGEND|ARTICLE|HEADER)>",
+    r"|</?(?:PAGE|TABLE|CAPTION|S|C|FN|F\d{1,3}|R|FL|TEXT|DOCUMENT|PRE|TYPE|MULTIPLIER|LEGEND|ARTICLE|HEADER|HTML|BODY|DIV)>",
     re.IGNORECASE | re.MULTILINE,
 )
 _REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
@@ -88,10 +90,13 @@ def _decode_unmarked(content: bytes) -> str:
 
 
 def is_html(body: str) -> bool:
-    """Whether `body` is markup for a browser; the `<PAGE>`, `<TABLE>`, `<S>`, `<C>` of old filings are not."""
-    if _HTML_ROOT.search(body):
+    """Whether `body` is markup for a browser; the `<PAGE>`, `<TABLE>`, `<S>`, `<C>` of old filings are not.
+
+    Nor is a typed text of many lines that somebody has put into `<html><body>` and nothing else.
+    """
+    if sum(1 for _ in zip(range(3), _HTML_TAG.finditer(body), strict=False)) == 3:
         return True
-    return sum(1 for _ in zip(range(3), _HTML_TAG.finditer(body), strict=False)) == 3
+    return _HTML_ROOT.search(body) is not None and (_PRE.search(body) is not None or body.count("\n") < _TYPED_LINES)
 
 
 def unwrap(body: str) -> str:
