@@ -19,6 +19,7 @@ import polars as pl
 
 from quantattn.data.filings.package import NotInIt, main_file
 from quantattn.data.filings.text import decode
+from quantattn.data.sources.pieces import members
 
 HEAD = 1 << 16
 """Bytes, after unpacking, that a format is told by."""
@@ -28,6 +29,8 @@ _PACKED: tuple[tuple[bytes, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"PK\x03\x04", "zip"),
 )
+_UNREAD: tuple[tuple[bytes, str], ...] = ((b"BZh", "bzip2"), (b"7z\xbc\xaf\x27\x1c", "7-Zip"), (b"Rar!", "RAR"))
+"""Packings that no source reads."""
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 """What a damaged stream raises; RuntimeError: a zip is encrypted."""
 _CONTROL = bytes(set(range(1, 32)) - {9, 10, 12, 13, 26, 27})
@@ -67,10 +70,12 @@ class Look:
         except OSError as error:
             return Look(path, 0, "", b"", True, f"cannot be opened: {error.strerror}")
         packing = next((name for magic, name in _PACKED if start.startswith(magic)), "")
+        if unread := next((name for magic, name in _UNREAD if start.startswith(magic)), ""):
+            return Look(path, size, unread, b"", True, f"it is packed with {unread}, which is not read; unpack it")
         try:
             head = _zstd_text(path) if packing == "zstd" else _head(path, packing)
         except NotInIt as error:
-            return Look(path, size, packing, b"", True, f"is {error}")
+            return Look(path, size, packing, b"", True, f"is {error}; unpack it, and name the file or the folder")
         except _BROKEN as error:
             return Look(path, size, packing, b"", True, f"its {packing or 'content'} is damaged: {error}")
         return Look(
@@ -147,7 +152,8 @@ def _head(path: Path, packing: str) -> bytes:
             file = cast("IO[bytes]", closing.enter_context(lzma.LZMAFile(raw)))
         elif packing == "zip":
             archive = closing.enter_context(zipfile.ZipFile(raw))
-            file = closing.enter_context(archive.open(main_file(archive)))
+            names = members(archive)
+            file = closing.enter_context(archive.open(names[0] if len(names) == 1 else main_file(archive)))
         return _as_far_as_it_goes(file)
 
 

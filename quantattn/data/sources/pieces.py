@@ -43,13 +43,20 @@ class Piece:
             yield self.first + n, row.removesuffix(b"\r")
 
 
+def members(archive: zipfile.ZipFile) -> list[str]:
+    """Names of the files of a zip, those apart that macOS puts beside them."""
+    names = [each.filename for each in archive.infolist() if not each.is_dir()]
+    return [name for name in names if not name.startswith("__MACOSX/") and name.rpartition("/")[2] != ".DS_Store"]
+
+
 def read_pieces(path: Path, size: int | None = None) -> Iterator[Piece]:
     """Cut a file (plain, gzip, xz, Zstandard, or a zip of one file) into pieces of about `size` bytes, or else `PIECE`.
 
-    About two of them are in memory at once. What a file is, its first bytes say and not its name.
+    About two of them are in memory at once. What a file is, its first bytes say and not its name. A byte-order mark is
+    left out.
 
     Raises:
-        DamagedFile: broken compression, a zip of more than one file, a line of more than 64 MiB.
+        DamagedFile: broken compression, a zip of more than one file, UTF-16, a line of more than 64 MiB.
         RuntimeError: the file is Zstandard and `zstandard` is not installed.
     """
     rest, first, done = b"", 1, 0
@@ -67,6 +74,10 @@ def read_pieces(path: Path, size: int | None = None) -> Iterator[Piece]:
                     raise DamagedFile(f"{path.name}, line {first}: expected lines of at most {LONGEST_LINE} bytes")
                 continue
             whole = rest + block[:cut] if block else rest
+            if first == 1:
+                if whole.startswith((b"\xff\xfe", b"\xfe\xff")):
+                    raise DamagedFile(f"{path.name} is UTF-16, expected UTF-8; convert the file first")
+                whole = whole.removeprefix(b"\xef\xbb\xbf")
             if whole:
                 yield Piece(first, whole)
                 first += whole.count(b"\n")
@@ -130,7 +141,7 @@ class _Zstandard:
 def _member(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
     try:
         archive = zipfile.ZipFile(raw)
-        names = [each.filename for each in archive.infolist() if not each.is_dir()]
+        names = members(archive)
         if len(names) != 1:
             raise DamagedFile(f"{path.name} holds {len(names)} files, expected a zip of one")
         file = archive.open(names[0])

@@ -20,6 +20,8 @@ from typing import IO, cast
 
 import polars as pl
 
+from quantattn.data.sources.pieces import members
+
 LINE, TEXT, FAULT, FILE = "_line", "_text", "_fault", "_file"
 """Columns that a frame has beside those of the table: where a row stands, its text, and what is wrong with its form."""
 SEPARATORS = (",", ";", "\t", "|")
@@ -270,10 +272,10 @@ def _open(file: Path) -> IO[bytes]:
     if file.suffix.lower() == ".xz":
         return cast("IO[bytes]", lzma.open(file))
     archive = zipfile.ZipFile(file)
-    members = [name for name in archive.namelist() if not name.endswith("/")]
-    if len(members) != 1:
-        raise ValueError(f"{file.name} holds {len(members)} files; expected one")
-    return archive.open(members[0])
+    names = members(archive)
+    if len(names) != 1:
+        raise ValueError(f"{file.name} holds {len(names)} files; expected one")
+    return archive.open(names[0])
 
 
 @cache

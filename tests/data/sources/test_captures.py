@@ -112,7 +112,7 @@ def rows(path: Path, **more: Any) -> list[tuple[Any, ...]]:
 def test_the_same_market_is_the_same_rows(tmp_path: Path, host: str, told: bool) -> None:
     path = capture(tmp_path / "a.0", host if told else None, VENUES[host])
     assert rows(path) == ROWS
-    assert "a.0: 1 empty lines" in scan_capture(path, 1, **WHOLE).report.notes
+    assert "a.0: 1 empty lines at its end" in scan_capture(path, 1, **WHOLE).report.notes
 
 
 @pytest.mark.parametrize("host", CHAINED)

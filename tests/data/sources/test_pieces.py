@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
 import random
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from quantattn.data.recognise import recognise
 from quantattn.data.sources.pieces import DamagedFile, Piece, read_pieces
+from quantattn.data.sources.text_rows import first_lines
 
 LINES = [b"", b"a,1", b"\xff", b"x" * 3000, b"b,2\r", b"", b"last"]
 DATA = b"\n".join(LINES)
@@ -62,6 +66,40 @@ def test_a_stream_that_breaks_off_is_never_read_to_a_silent_end(tmp_path: Path, 
         with pytest.raises(DamagedFile, match=r"feed\.bin") as caught:
             pieces(tmp_path, whole[:cut])
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dress", [bytes, gzip.compress, zipped])
+@pytest.mark.parametrize("size", [1, 1 << 24])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(
+    tmp_path: Path, dress: Callable[[bytes], bytes], size: int
+) -> None:
+    mark = b"\xef\xbb\xbf"
+    found = pieces(tmp_path, dress(mark + b"a,1\n" + mark + b"b,2\n"), size)
+    # In the middle of a file it is a character like others.
+    assert b"".join(piece.data for piece in found) == b"a,1\n" + mark + b"b,2\n"
+    with pytest.raises(DamagedFile, match=r"feed\.bin is UTF-16, expected UTF-8; convert the file first"):
+        pieces(tmp_path, dress("a,1\n".encode("utf-16")), size)
+
+
+def test_what_macos_puts_into_a_zip_is_no_file_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "feed.zip"
+    for inside in ("book.csv", "folder/book.csv"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(inside, "date,close\n2024-01-02,1\n")
+            archive.writestr(f"__MACOSX/._{inside}", b"\0\5\x16\7")
+            archive.writestr(".DS_Store", b"\0\0\0\1Bud1")
+        assert [line for piece in read_pieces(path) for _, line in piece.lines()] == [b"date,close", b"2024-01-02,1"]
+        assert first_lines(path, 2) == ["date,close", "2024-01-02,1"]
+        assert recognise(path).read
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("other.csv", "a")
+    with pytest.raises(DamagedFile, match="holds 2 files, expected a zip of one"):
+        list(read_pieces(path))
+    assert "; unpack it, and name the file or the folder" in recognise(path).sentence
+    (tmp_path / "a.csv.bz2").write_bytes(bz2.compress(b"date,close\n2024-01-02,1\n"))
+    assert (
+        recognise(tmp_path / "a.csv.bz2").sentence == "a.csv.bz2: it is packed with bzip2, which is not read; unpack it"
+    )
 
 
 def test_zstandard_of_any_number_of_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

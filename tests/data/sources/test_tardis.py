@@ -201,8 +201,11 @@ def test_a_bad_line_is_refused_by_name_or_set_aside_and_is_a_gap(tmp_path: Path,
 def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.csv, line 1: found columns 'a, b', expected the header of Tardis trades"):
         scan_tardis(write(tmp_path / "a.csv", "a,b"))
-    with pytest.raises(ValueError, match="holds no row that can be used"):
+    with pytest.raises(ValueError, match=r"holds no row that can be used$"):
         scan_tardis(write(tmp_path / "a.csv", TRADES))
+    bad, aside = write(tmp_path / "a.csv", TRADES, row(10, "a,up,1,1"), row(11, "b,buy,1")), tmp_path / "aside.csv"
+    with pytest.raises(ValueError, match=r"can be used; 2 lines cannot, the first in line [23]: found .*, expected "):
+        scan_tardis(bad, on_bad="quarantine", set_aside=aside)
     with pytest.raises(ValueError, match="does not exist; expected a Tardis CSV file"):
         scan_tardis(tmp_path / "none.csv")
     rows = [row(10, "a,buy,1,1"), row(20, "b,buy,1,1")]
@@ -212,6 +215,10 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
         scan_tardis(tmp_path)
     alone = scan_tardis(tmp_path / "b.csv.gz").frame.collect()
     assert alone.equals(scan_tardis(write(tmp_path / "c.csv", TRADES, *rows, end="\r\n")).frame.collect())
+    dressed = write(tmp_path / "d.csv", "\ufeff" + TRADES, *rows, "", "", end="\r\n")
+    source = scan_tardis(dressed)
+    assert alone.equals(source.frame.collect())
+    assert "d.csv: 2 empty lines at its end" in source.report.notes
     cut = (tmp_path / "a.csv").read_bytes()[:-2]
     (tmp_path / "d.csv").write_bytes(cut + b"3")
     assert any("the last line has no end" in note for note in scan_tardis(tmp_path / "d.csv").report.notes)

@@ -112,6 +112,7 @@ def read_csv(path: Path, layout: Layout, account: Account, *, header: bool) -> I
     account.take(path)
     if not rows:
         raise account.nothing(path)
+    account.ended(path)
     if not ended:
         account.notes.append(f"{path.name}: the last line has no end, so that the file may have been cut off in it")
 
@@ -132,7 +133,11 @@ def _texts(path: Path, piece: Piece, columns: list[str], account: Account, bad: 
         return
     schema = dict.fromkeys(columns, pl.String)
     table = None
-    if data.count(b",") == lines * (len(columns) - 1) and b"\r" not in data.replace(b"\r\n", b"\n"):
+    if (
+        not account.empty
+        and data.count(b",") == lines * (len(columns) - 1)
+        and b"\r" not in data.replace(b"\r\n", b"\n")
+    ):
         try:
             table = pl.read_csv(data, has_header=False, schema=schema, quote_char=None)
         except pl.exceptions.PolarsError:
@@ -142,6 +147,12 @@ def _texts(path: Path, piece: Piece, columns: list[str], account: Account, bad: 
         return
     rows = []
     for line, raw in piece.lines():
+        if not raw:
+            account.empty.append(line)
+            continue
+        for empty in account.empty:
+            _leave_out(path, empty, _width([""], columns), b"", account, bad)
+        account.empty.clear()
         try:
             fields = raw.decode().split(",")
         except UnicodeDecodeError as error:
@@ -157,9 +168,13 @@ def _texts(path: Path, piece: Piece, columns: list[str], account: Account, bad: 
         if len(fields) == len(columns):
             rows.append((*(each or None for each in fields), line))
         else:
-            sentence = f"found {len(fields)} fields, expected {len(columns)}: {', '.join(columns[:8])}"
-            _leave_out(path, line, BadLine("fields", sentence + (", …" if len(columns) > 8 else "")), raw, account, bad)
+            _leave_out(path, line, _width(fields, columns), raw, account, bad)
     yield pl.DataFrame(rows, schema={**schema, "line": pl.Int64}, orient="row")
+
+
+def _width(fields: list[str], columns: list[str]) -> BadLine:
+    sentence = f"found {len(fields)} fields, expected {len(columns)}: {', '.join(columns[:8])}"
+    return BadLine("fields", sentence + (", …" if len(columns) > 8 else ""))
 
 
 def _leave_out(path: Path, line: int, error: BadLine, raw: bytes, account: Account, bad: list[int]) -> None:

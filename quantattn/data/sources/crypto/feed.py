@@ -96,6 +96,8 @@ class Account:
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     losses: int = 0
+    empty: list[int] = field(default_factory=list)
+    """Empty lines at the end of what was read of a file; those between lines are bad, those at its end are none."""
     first: dict[str, str] = field(default_factory=dict)
     """File → what was wrong with the first of its lines that were left out."""
 
@@ -115,6 +117,12 @@ class Account:
     def take(self, path: Path) -> None:
         """Note a file and the hash of its bytes."""
         self.files[path.name] = file_sha256(path)
+
+    def ended(self, path: Path) -> None:
+        """Note the empty lines at the end of a file."""
+        if self.empty:
+            self.notes.append(f"{path.name}: {len(self.empty):,} empty lines at its end")
+            self.empty.clear()
 
     def nothing(self, path: Path, more: str = "") -> ValueError:
         """Of a file no line of which can be used: why."""

@@ -177,20 +177,18 @@ class Recording:
         Raises:
             ValueError: a line cannot be used and is not to be left out, or the file has no row.
         """
-        self._last, rows, empty, clocks = 0, 0, 0, Clocks(path, self.account)
+        self._last, rows, clocks = 0, 0, Clocks(path, self.account)
         if self.stream is not None:
             self.stream.begin()
         for piece in read_pieces(path):
             for line, text in piece.lines():
                 if not text:
-                    empty += 1
+                    self.account.empty.append(line)
                     continue
-                try:
-                    self._line(line, text)
-                except BadLine as error:
-                    self.account.bad(path, line, error, text.decode("utf-8", "replace"))
-                    if self.stream is not None:
-                        self.stream.lost()
+                for empty in self.account.empty:
+                    self._take(path, empty, b"")
+                self.account.empty.clear()
+                self._take(path, line, text)
             if self.stream is not None and (frame := self.stream.rows.take()).height:
                 yield clocks.set(frame)
                 rows += frame.height
@@ -202,9 +200,16 @@ class Recording:
         if counts:
             self.account.notes.append(f"{path.name}: messages that make no row: {counts}")
             self.stream.passed.clear()
-        if empty:
-            self.account.notes.append(f"{path.name}: {empty:,} empty lines")
+        self.account.ended(path)
         clocks.close()
+
+    def _take(self, path: Path, line: int, text: bytes) -> None:
+        try:
+            self._line(line, text)
+        except BadLine as error:
+            self.account.bad(path, line, error, text.decode("utf-8", "replace"))
+            if self.stream is not None:
+                self.stream.lost()
 
     def _line(self, line: int, text: bytes) -> None:
         found = self._parted(text)
