@@ -79,7 +79,7 @@ def joined(world: World, accelerator: str) -> Iterator[Store]:
     """The processes as one process group, gloo on CPUs and NCCL on GPUs; a place where they leave word for each other.
 
     Raises:
-        ValueError: a variable that says where to meet is missing.
+        ValueError: a variable that says where to meet is missing, or somebody else is at the port.
     """
     os.environ.update(as_torchrun_says(world, os.environ))
     lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
@@ -88,7 +88,15 @@ def joined(world: World, accelerator: str) -> Iterator[Store]:
     on_gpu = accelerator == "gpu"
     if on_gpu:
         torch.cuda.set_device(world.local)
-    store, rank, size = next(rendezvous("env://", world.rank, world.size))
+    try:
+        store, rank, size = next(rendezvous("env://", world.rank, world.size))
+    except dist.DistNetworkError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        raise ValueError(
+            f"port {os.environ['MASTER_PORT']} of this machine, at which the processes of this run would meet, is in "
+            "use by another program; give all of them another MASTER_PORT"
+        ) from error
     device = torch.device("cuda", world.local) if on_gpu else None
     dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, device_id=device)
     try:
@@ -107,7 +115,9 @@ def as_torchrun_says(world: World, told: Mapping[str, str]) -> dict[str, str]:
     if nodes is not None:
         # All tasks of a job step come to the same place without a word between them.
         found["MASTER_ADDR"] = SLURMEnvironment.resolve_root_node_address(nodes)
-        found["MASTER_PORT"] = 15_000 + int(told.get("SLURM_JOB_ID", "0")) % 10_000
+        job, step = (int(told.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        # Steps of one job, and jobs that follow on each other, may share a machine: none of their ports are equal.
+        found["MASTER_PORT"] = 15_000 + (job + 1_237 * step) % 10_000
     return {name: str(value) for name, value in found.items() if name not in told}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import chain
+import socket
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from toy import model, train
 
 from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.learn.history import read_rows
-from quantattn.learn.parallel import World, as_torchrun_says
+from quantattn.learn.parallel import World, as_torchrun_says, joined
 from quantattn.learn.trainer import TrainerSettings
 
 LAST = Path("checkpoints") / "last.ckpt"
@@ -177,3 +178,23 @@ def test_what_srun_says_is_what_torchrun_would_say() -> None:
     assert as_torchrun_says(World(3, 4, 1), told) == ranks | {"MASTER_ADDR": "gpu07", "MASTER_PORT": "16234"}
     assert as_torchrun_says(World(3, 4, 1), told | {"MASTER_PORT": "29500"}) == ranks | {"MASTER_ADDR": "gpu07"}
     assert as_torchrun_says(World(3, 4, 1), {"RANK": "3"}) == {}
+
+
+def test_steps_of_one_job_and_jobs_that_follow_on_each_other_meet_at_ports_of_their_own() -> None:
+    ports = set()
+    for job, step in product(range(4_321_200, 4_321_300), range(8)):
+        told = {"SLURM_STEP_NODELIST": "gpu07", "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)}
+        ports.add(int(as_torchrun_says(World(0, 2), told)["MASTER_PORT"]))
+    assert len(ports) == 800
+    assert min(ports) >= 15_000
+    assert max(ports) < 25_000
+
+
+def test_a_port_at_which_somebody_else_is_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, str(value))
+        sentence = f"port {port} of this machine, .* is in use by another program; give all of them another MASTER_PORT"
+        with pytest.raises(ValueError, match=sentence), joined(World(0, 2), "cpu"):
+            pytest.fail("it has met somebody")

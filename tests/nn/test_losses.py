@@ -177,6 +177,14 @@ def test_crossing_quantiles_are_put_in_order(tiny: Any) -> None:
     }
 
 
+def test_levels_that_are_nearly_equal_have_names_of_their_own(tiny: Any) -> None:
+    levels = (0.0123456, 0.01234561, 0.1 + 0.2, 0.5)
+    said = make_head(tiny().config, QuantileConfig(levels)).scores(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    assert {name: rows.item() for name, rows in said.items() if name != "value"} == {
+        f"quantile_{level}": place for place, level in enumerate(levels, start=1)
+    }
+
+
 @pytest.mark.parametrize("objective", [Quantile(), Gaussian()])
 def test_objectives_of_values_are_fitted_to_training_rows(objective: Any) -> None:
     fitted = objective.fitted(rows([1.0, torch.nan, 3.0, 5.0]))

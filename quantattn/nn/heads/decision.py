@@ -215,7 +215,7 @@ class QuantileHead(DecisionHead):
         """
         ordered = self.config.mean + self.config.std * output.sort(dim=-1).values
         by_level = dict(zip(self.config.levels, ordered.unbind(-1), strict=True))
-        return {"value": by_level[0.5], **{f"quantile_{level:g}": rows for level, rows in by_level.items()}}
+        return {"value": by_level[0.5], **{f"quantile_{level!r}": rows for level, rows in by_level.items()}}
 
 
 def check_scale(mean: float, std: float) -> None:
