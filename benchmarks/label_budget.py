@@ -21,7 +21,6 @@ again, but for the pretraining of a start whose cells are not all there.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,22 +31,18 @@ from statistics import fmean
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from trained import Recipe, judge, train
+from trained import Recipe, judge, market_of, read_cells, train
 
 from quantattn.cli.benchmarks.results import results_file, write_rows
-from quantattn.data.market.prepare import prepare_market
 from quantattn.data.pack import Decisions
 from quantattn.data.prepared import Prepared
-from quantattn.data.protocol import MidLabel
 from quantattn.data.synthetic import SyntheticMarket
 from quantattn.evaluate.drawing import INK, MODEL, MUTED, OTHER, THIRD, Figure, draw
 from quantattn.learn.files import write_text
 from quantattn.learn.rows import training_rows
-from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import Coles, Encoder, EncoderConfig, MaskedEvents, Model, NextEvent, Objective, Outcome
 
 RESULTS = Path(__file__).parent / "results"
-FIELDS = ("kind", "side", "size", "price", "mid_move")
 SCRATCH = "from scratch"
 LOOKS = {
     SCRATCH: (OTHER, "s"),
@@ -104,20 +99,6 @@ class Cell:
     decisions: int
 
 
-def prepared_of(market: SyntheticMarket, layout: str) -> Prepared:
-    """The market with the same decisions and split in either layout."""
-    seen = int(market.distances.max()) + 1
-    return prepare_market(
-        market,
-        label=MidLabel(horizon=1, method=0, classes=2, rule="fixed", theta=0),
-        decision_kinds=[5],
-        fields=FIELDS,
-        layout=layout,  # type: ignore[arg-type]
-        min_context=seen,
-        max_seq_len=seen + market.channels * market.cycle,
-    )
-
-
 def with_labels(prepared: Prepared, share: float, seed: int) -> Prepared:
     """The same test rows, and of training and validation those of a share of the entities, one at least."""
     names = np.unique(prepared.entity["train"])
@@ -156,16 +137,7 @@ def model_of(size: str, prepared: Prepared, objective: Objective, seed: int) -> 
 
 def recipe_of(asked: argparse.Namespace, steps: int, seed: int) -> Recipe:
     """How every model is trained, on labels and before."""
-    gpu = asked.device == "cuda"
-    trainer = TrainerSettings(
-        accelerator="gpu" if gpu else "cpu",
-        precision="bf16-mixed" if gpu else "32-true",
-        max_steps=steps,
-        validate_every=max(steps // 6, 1),
-        lr_floor=0.0,
-        threads=None if gpu else 1,
-    )
-    return Recipe(trainer, asked.tokens, lr=asked.lr, seed=seed)
+    return Recipe.of(asked.device, steps, asked.tokens, asked.lr, seed)
 
 
 def pretrained(asked: argparse.Namespace, start: str, seed: int, windows: Prepared) -> dict[str, torch.Tensor]:
@@ -207,14 +179,6 @@ def measure(
         bayes=market.bayes().log_loss,
         decisions=table.decisions,
     )
-
-
-def read_cells(path: Path) -> list[dict[str, str]]:
-    """The rows that stand in a file of results; none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def picture(rows: Sequence[dict[str, str]]) -> Figure:
@@ -286,7 +250,7 @@ def main() -> int:
         return tuple(map(str, (asked.market, start, share, seed, asked.steps, before))) in there
 
     left = [c for c in product(range(asked.seeds), asked.starts, SHARES) if not done(c[1], c[2], c[0])]
-    whole, windows = (prepared_of(MARKETS[asked.market], layout) for layout in ("chunks", "windows"))
+    whole, windows = (market_of(MARKETS[asked.market], layout) for layout in ("chunks", "windows"))
     assert whole.vocabulary_json == windows.vocabulary_json
     began, weights, held = time.monotonic(), {}, None
     for at, (seed, start, share) in enumerate(left):

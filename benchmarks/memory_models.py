@@ -84,7 +84,9 @@ class Recurrent(nn.Module):
     def forward(self, x: Tensor, place: Place) -> Tensor:
         """(T, C) → (T, C); rows are laid out as (N, L), with zeros behind the shorter sequences."""
         padded = x.new_zeros(place.count, place.longest, x.shape[1]).index_put((place.sequence, place.before), x)
-        return self.project_out(self.cell(padded)[0][place.sequence, place.before])  # type: ignore[no-any-return]
+        with torch.autocast(x.device.type, enabled=False):  # it would compute in float16, whose gradients may vanish
+            states = self.cell(padded.to(self.cell.weight_hh_l0.dtype))[0]
+        return self.project_out(states[place.sequence, place.before])  # type: ignore[no-any-return]
 
 
 class Convolution(nn.Module):

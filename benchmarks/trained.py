@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,7 +12,12 @@ from pathlib import Path
 
 import torch
 
+from quantattn.data.market.prepare import prepare_market
+from quantattn.data.pack import Layout
 from quantattn.data.prepared import Prepared
+from quantattn.data.protocol import MidLabel
+from quantattn.data.protocol.splits import WalkForward
+from quantattn.data.synthetic import SyntheticMarket
 from quantattn.evaluate import Table
 from quantattn.learn.closing import judged
 from quantattn.learn.datamodule import PreparedData
@@ -20,6 +26,9 @@ from quantattn.learn.module import Schedule, Training
 from quantattn.learn.predict import predict
 from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import Model, Objective
+
+FIELDS = ("kind", "side", "size", "price", "mid_move")
+"""What a model reads of an event; the other fields are noise in the made market."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,26 @@ class Recipe:
     lr: float = 3e-3
     weight_decay: float = 0.1
     seed: int = 0
+
+    @staticmethod
+    def of(
+        device: str, steps: int, max_tokens: int, lr: float, seed: int, validations: int = 6, threads: int = 1
+    ) -> Recipe:
+        """`steps` steps, with `validations` on the way: in bfloat16 on "cuda", in float32 on the `threads` of a CPU.
+
+        On a GPU sums may be taken in any order: in a fixed one the recurrent baselines take their time sorting.
+        """
+        gpu = device == "cuda"
+        trainer = TrainerSettings(
+            accelerator="gpu" if gpu else "cpu",
+            precision="bf16-mixed" if gpu else "32-true",
+            deterministic=not gpu,
+            max_steps=steps,
+            validate_every=max(steps // validations, 1),
+            lr_floor=0.0,
+            threads=None if gpu else threads,
+        )
+        return Recipe(trainer, max_tokens, lr=lr, seed=seed)
 
     @property
     def device(self) -> str:
@@ -91,3 +120,26 @@ def judge(model: Model, prepared: Prepared, recipe: Recipe) -> Table:
     """The closing table that `train.py` would print of the model's test rows."""
     head = next(iter(model.decision_heads()))
     return judged(prepared, head, scores_of(model, prepared, recipe), seed=recipe.seed)[0]
+
+
+def market_of(market: SyntheticMarket, layout: Layout = "chunks", split: WalkForward | None = None) -> Prepared:
+    """The market's decisions, whose sequences hold the marker of each and, in "chunks", all decisions of an epoch."""
+    seen = int(market.distances.max()) + 1
+    return prepare_market(
+        market,
+        label=MidLabel(horizon=1, method=0, classes=2, rule="fixed", theta=0),
+        decision_kinds=[5],
+        fields=FIELDS,
+        layout=layout,
+        min_context=seen,
+        max_seq_len=seen + market.channels * market.cycle,
+        split=split,
+    )
+
+
+def read_cells(path: Path) -> list[dict[str, str]]:
+    """The rows that stand in a file of results; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -11,13 +11,14 @@ from quantattn.data.synthetic import SyntheticMarket
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    from label_budget import SMALL, prepared_of, with_labels
+    from label_budget import SMALL, with_labels
+    from trained import market_of
 
 ENTITIES = 20
 
 
 def test_a_budget_is_of_whole_entities_and_leaves_the_test_alone() -> None:
-    whole = prepared_of(SyntheticMarket(entities=ENTITIES, **{**SMALL, "events_per_entity": 512}), "chunks")
+    whole = market_of(SyntheticMarket(entities=ENTITIES, **{**SMALL, "events_per_entity": 512}))
     known = []
     for share, entities in ((0.01, 1), (0.1, 2), (1.0, ENTITIES)):
         given = with_labels(whole, share, seed=3)

@@ -311,7 +311,7 @@ def _known_law(
     """The best that is possible, and the same in the context that decisions have, which is one of events."""
     if market is None or not _is_drawn(label, kinds):
         return {}
-    return {"bayes": market.bayes(), "bayes_in_context": _bayes_in_context(market, test)}
+    return {"bayes": market.bayes(), "bayes_in_context": bayes_in_context(market, test)}
 
 
 def _is_drawn(label: Label, kinds: Sequence[int] | None) -> bool:
@@ -322,7 +322,7 @@ def _is_drawn(label: Label, kinds: Sequence[int] | None) -> bool:
     return asked and Fraction(label.theta) == 0
 
 
-def _bayes_in_context(market: SyntheticMarket, sequences: SequenceSet) -> Bayes:
+def bayes_in_context(market: SyntheticMarket, sequences: SequenceSet) -> Bayes:
     """What is possible with the tokens that each decision sees in its own sequence, averaged over the decisions."""
     seen, count = np.unique(sequences.contexts, return_counts=True)
     return Bayes.mixture([market.bayes(int(context)) for context in seen], count)

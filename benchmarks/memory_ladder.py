@@ -1,0 +1,259 @@
+"""Models that climb from marker to farther marker: what `long_memory.py` trains and measures."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from memory_models import MAKERS, beside, size_of
+from trained import Recipe, judge, market_of, read_cells, train
+
+from quantattn.cli.benchmarks.results import results_file
+from quantattn.data.market.prepare import bayes_in_context
+from quantattn.data.pack import SequenceSet
+from quantattn.data.prepared import Prepared
+from quantattn.data.protocol.splits import WalkForward
+from quantattn.data.synthetic import SyntheticMarket
+from quantattn.learn.checkpoint import read_checkpoint, write_checkpoint
+from quantattn.learn.datamodule import PlannedLoader
+from quantattn.learn.fit import Progress
+from quantattn.nn import Encoder, EncoderConfig, Model, Outcome
+
+ENCODER, CUT = "encoder", "encoder, context cut"
+METHODS = (ENCODER, CUT, *MAKERS)
+EVENTS = {24: 65_536, 200: 65_536, 2_000: 131_072, 16_000: 524_288, 50_000: 1_572_864}
+"""Distance → events of each of 32 entities; decisions are eight in a little more than the distance."""
+TEST = {2_000: 0.25, 16_000: 0.5, 50_000: 0.5}
+"""Distance → share of the decisions that are for the test: the fewer there are, the more; 0.1 where it is not named."""
+NEAR_AND_FAR = {"local_window": 16, "global_every": 2, "rotary_base": 1e8, "local_rotary_base": 1e4}
+"""Of the encoder: every other layer sees the last events and knows their places, the others see everything and are
+hardly turned by its place."""
+HEAD = 64
+"""Size of the encoder's heads; two of 32 take longer to find a marker."""
+RATES = {"tiny": 3e-3, "small": 1e-3, "base": 5e-4, "long": 5e-4}
+"""Size → peak learning rate, of every method."""
+KEY = ("distance", "begun", "method", "size", "seed", "budget", "limit_s", "events", "copies")
+TIMED, TIMED_S = 4, 2.0
+"""The most steps that a model is timed on, and the seconds of them after which no further one begins."""
+JUDGED = 2
+"""How many times as many tokens a batch has on a GPU where there are no gradients."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model at one distance.
+
+    Attributes:
+        distance: of the nearest that a decision's marker may lie, in events.
+        begun: distances at which it was trained before, the nearest first, with > between; "" for none.
+        method: one of `METHODS`.
+        size: of the encoder, which says how many parameters all have.
+        seed: of weights and order.
+        budget: the most optimizer steps of the encoder; others have as many as take as long.
+        limit_s: seconds of training at most, 0 for no limit.
+        events: of each of the market's 32 entities.
+        copies: of each marker.
+        parameters: with embedding and head.
+        steps: optimizer steps.
+        step_ms: time of one before the run: processor time on a CPU, else wall time.
+        seconds: that the run took on the wall, validations included.
+        log_loss: on the test rows, nats.
+        baseline: the best one's.
+        bayes: the least that is possible.
+        skill: share of the gap between those two that is closed.
+        low: of its 95 % interval.
+        high: of the same.
+        theory: the share that is possible with what a decision's sequence holds.
+        decisions: test rows.
+    """
+
+    distance: int
+    begun: str
+    method: str
+    size: str
+    seed: int
+    budget: int
+    limit_s: float
+    events: int
+    copies: int
+    parameters: int
+    steps: int
+    step_ms: float
+    seconds: float
+    log_loss: float
+    baseline: float
+    bayes: float
+    skill: float
+    low: float
+    high: float
+    theory: float
+    decisions: int
+
+
+def prepared_of(asked: argparse.Namespace, distance: int) -> Prepared:
+    """The prepared market, whose sequences hold the marker of each of their decisions."""
+    split = WalkForward(test=TEST.get(distance, 0.1), valid=0.05)
+    return market_of(synthetic(asked, distance), split=split)
+
+
+def synthetic(asked: argparse.Namespace, distance: int) -> SyntheticMarket:
+    """The market of a distance."""
+    return SyntheticMarket(marker_distance=distance, events_per_entity=events_of(asked, distance), copies=asked.copies)
+
+
+def cut_short(prepared: Prepared, market: SyntheticMarket) -> Prepared:
+    """The same decisions in sequences that reach half of the way to their markers."""
+    seen = market.marker_distance // 2
+
+    def shorter(part: SequenceSet) -> SequenceSet:
+        return replace(part, min_context=seen, max_seq_len=seen + market.channels * market.cycle)
+
+    train, valid, test = map(shorter, (prepared.train, prepared.valid, prepared.test))
+    return replace(prepared, train=train, valid=valid, test=test, bayes_in_context=bayes_in_context(market, test))
+
+
+def model_of(method: str, size: str, prepared: Prepared, reach: int, seed: int) -> Model:
+    """A model of that kind, as large as the encoder of that size; baselines are made to see `reach` events."""
+    torch.manual_seed(seed)
+    config = EncoderConfig.of_size(size, codes=prepared.codes, values=prepared.values, causal=True, **NEAR_AND_FAR)
+    config = config.with_changes(n_heads=config.width // HEAD)
+    encoder = Encoder(config)
+    if method in MAKERS:
+        torch.manual_seed(seed)
+        encoder = beside(method, config, reach, size_of(encoder))  # type: ignore[assignment]
+    return Model(encoder, Outcome().heads(config, prepared.classes))
+
+
+def step_time(model: Model, prepared: Prepared, recipe: Recipe, warm: int = 2) -> float:
+    """Seconds of a training step of `model`, the least of a few behind `warm`; its weights stay as they are."""
+    cuda = recipe.device == "cuda"
+    clock = time.perf_counter if cuda else time.process_time
+    half = recipe.trainer.attention_dtype
+    loader = PlannedLoader(prepared.train, recipe.max_tokens, seed=recipe.seed, shuffle=True, total=TIMED + warm)
+    model, taken = model.to(recipe.device).train(), []
+    for batch in loader:
+        start = clock()
+        given = batch.to(recipe.device)
+        with torch.autocast(recipe.device, dtype=half, enabled=half != torch.float32):
+            loss = Outcome()(model, given, step=0).loss
+        loss.backward()
+        float(loss.detach())
+        if cuda:
+            torch.cuda.synchronize()
+        taken.append(clock() - start)
+        model.zero_grad(set_to_none=True)
+        if sum(taken[warm:]) > TIMED_S:
+            break
+    return min(taken[min(warm, len(taken) - 1) :])
+
+
+class Ladder:
+    """The cells of one command: every method and seed, from the nearest distance to the farthest."""
+
+    def __init__(self, asked: argparse.Namespace, device: str) -> None:
+        self.asked, self.device = asked, device
+        self.path = results_file(asked.results, "long_memory", device, "csv")
+        self.there = {tuple(row.get(name, "") for name in KEY) for row in read_cells(self.path)}
+        self.climbers = [
+            (method, seed)
+            for method in asked.methods
+            for seed in (asked.seeds if method == ENCODER else asked.seeds_beside)
+        ]
+        self.encoder_s: dict[int, float] = {}  # distance → seconds of the encoder's step
+
+    def begun(self, distance: int) -> str:
+        """The distances before it."""
+        return ">".join(str(each) for each in self.asked.distances if each < distance)
+
+    def left(self, distance: int) -> list[tuple[str, int]]:
+        """Method and seed of every cell of this distance that has no row yet."""
+        given = (self.asked.steps, self.asked.limit_s, events_of(self.asked, distance), self.asked.copies)
+        done = {
+            (method, seed)
+            for method, seed in self.climbers
+            if tuple(map(str, (distance, self.begun(distance), method, self.asked.size, seed, *given))) in self.there
+        }
+        return [each for each in self.climbers if each not in done]
+
+    def weights(self, distance: int, method: str, seed: int) -> Path:
+        """The file of a model's weights after this distance."""
+        asked = self.asked
+        setting = f"{asked.size}-{asked.steps}-{asked.limit_s:g}-{asked.copies}-{asked.events or 0}"
+        climbed = f"{self.begun(distance)}>{distance}".strip(">").replace(">", "-")
+        name = f"{method} {seed} {setting} {climbed}".replace(",", "").replace(" ", "_")
+        return Path(asked.weights) / f"{results_file(Path(), 'device', self.device, 'x').stem}-{name}.ckpt"
+
+    def measure(self, distance: int, prepared: Prepared, method: str, seed: int, say: Callable[[str], None]) -> Cell:
+        """Train one model, as long as the encoder of this distance would take, and judge it."""
+        asked, market = self.asked, synthetic(self.asked, distance)
+        given = cut_short(prepared, market) if method == CUT else prepared
+        reach = int(synthetic(asked, asked.distances[-1]).distances.max()) + 1
+        before = [each for each in asked.distances if each < distance]
+        model = model_of(method, asked.size, given, reach, seed)
+        if before:
+            model.load_state_dict(read_checkpoint(self.weights(before[-1], method, seed))["state_dict"])
+        recipe = recipe_of(asked, given, asked.steps, seed)
+        if distance not in self.encoder_s:
+            ours = model_of(ENCODER, asked.size, prepared, reach, seed)
+            self.encoder_s[distance] = step_time(ours, prepared, recipe_of(asked, prepared, 1, seed))
+        encoder_s = self.encoder_s[distance]
+        step = encoder_s if method == ENCODER else step_time(model, given, recipe, warm=2 if method == CUT else 1)
+        seconds = min(asked.steps * encoder_s, asked.limit_s or math.inf)
+        steps = max(round(seconds / step), 1)
+        recipe = recipe_of(asked, given, steps, seed)
+
+        def watch(at: Progress) -> None:
+            say(f"{at.step}/{at.total} steps, loss {at.train_loss:.4f}, {at.seconds_left:.0f} s left")
+
+        done = train(model, Outcome(), given, recipe, watch)
+        judged = recipe if asked.device == "cpu" else replace(recipe, max_tokens=JUDGED * recipe.max_tokens)
+        table = judge(model, given, judged)
+        kept = self.weights(distance, method, seed)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_checkpoint({"state_dict": {name: each.cpu() for name, each in model.state_dict().items()}}, kept)
+        bayes, seen, loss = given.bayes, given.bayes_in_context, table.loss
+        assert bayes is not None
+        assert seen is not None
+        best = table.row(table.best_baseline).figures[loss].value
+        closed = table.gap_closed
+        assert closed is not None
+        return Cell(
+            distance=distance,
+            begun=self.begun(distance),
+            method=method,
+            size=asked.size,
+            seed=seed,
+            budget=asked.steps,
+            limit_s=asked.limit_s,
+            events=events_of(asked, distance),
+            copies=asked.copies,
+            parameters=size_of(model),
+            steps=steps,
+            step_ms=1e3 * step,
+            seconds=done.seconds,
+            log_loss=table.model.figures[loss].value,
+            baseline=best,
+            bayes=bayes.log_loss,
+            skill=closed.value,
+            low=float("nan") if closed.low is None else closed.low,
+            high=float("nan") if closed.high is None else closed.high,
+            theory=(best - seen.log_loss) / (best - bayes.log_loss),
+            decisions=table.decisions,
+        )
+
+
+def events_of(asked: argparse.Namespace, distance: int) -> int:
+    """Events of each entity."""
+    return int(asked.events or EVENTS.get(distance, max(40 * distance, 16_384)))
+
+
+def recipe_of(asked: argparse.Namespace, prepared: Prepared, steps: int, seed: int) -> Recipe:
+    """How every method is trained."""
+    longest = max(int(part.lengths.max()) for part in (prepared.train, prepared.valid, prepared.test))
+    tokens = max(asked.tokens, asked.sequences * longest)
+    return Recipe.of(asked.device, steps, tokens, asked.lr or RATES[asked.size], seed, 4, asked.threads)
