@@ -9,6 +9,7 @@ from quantattn.data.recognise.formats import Claim
 from quantattn.data.recognise.look import Look
 from quantattn.data.sources.dbn_format import SCHEMAS, DamagedDbn, open_dbn
 from quantattn.data.sources.itch_format import MESSAGES
+from quantattn.data.sources.taq_rows import taq_places
 
 _MESSAGE = re.compile(r"\d{1,5}(\.\d{1,12})?,[1-7],\d+,\d+,-?\d+,-?[01]")
 _BOOK = re.compile(r"-?\d{1,10},\d+,-?\d{1,10},\d+(,-?\d{1,10},\d+,-?\d{1,10},\d+)*")
@@ -16,7 +17,6 @@ _NAMED = re.compile(r"(?P<message>messages?)|order[ _-]?books?", re.IGNORECASE)
 _ITCH_LENGTHS = {ord(code): layout.itemsize for code, layout in MESSAGES.items()}
 _ENOUGH = 8
 """Messages in a row that make a stream ITCH."""
-_SYMBOL = frozenset(("symbol", "sym_root", "ticker"))
 
 
 def lobster(look: Look) -> Claim | None:
@@ -82,19 +82,8 @@ def _of_schema(path: Path, why: str) -> Claim | None:
 
 def taq(look: Look) -> Claim | None:
     """A header with a time, a symbol, and either price and size, or bid, ask and their sizes."""
-    names = _header(look)
-    timed = "dt" in names or ("date" in names and bool({"time_m", "time"} & names))
-    if not timed or not _SYMBOL & names:
-        return None
-    if {"price"} <= names and {"size", "volume"} & names:
-        return Claim(f"its header names the columns of TAQ trades: {shown(look)}")
-    if {"bid"} & names and {"ofr", "ask", "offer"} & names and {"bidsiz", "bidsize", "bid_size"} & names:
-        return Claim(f"its header names the columns of TAQ quotes: {shown(look)}")
-    return None
-
-
-def _header(look: Look) -> frozenset[str]:
-    return frozenset(cell.lower() for cell in look.header) if look.text is not None else frozenset()
+    told = None if look.text is None else taq_places(look.header, look.path.name)
+    return told and Claim(f"its header names the columns of TAQ {told[0]}: {shown(look)}")
 
 
 def shown(look: Look) -> str:

@@ -107,7 +107,7 @@ def _time_of(name: str, found: Sequence[str], kind: pl.DataType | None) -> str |
 
 
 def _entity(names: Sequence[str], values: Mapping[str, Sequence[str]]) -> str | None:
-    """The column of the entity: by its name, else the first id that several rows share."""
+    """The column of the entity: by its name, else the first id that several rows share; an id of each row is none."""
     ids = [name for name in names if _IS_ID.search(name) or name.lower() in _ENTITIES]
     for word in _ENTITIES:
         for name in ids:
@@ -115,7 +115,7 @@ def _entity(names: Sequence[str], values: Mapping[str, Sequence[str]]) -> str | 
                 return name
     shared = [name for name in ids if len(set(values.get(name, ()))) < len(values.get(name, ()))]
     named = [name for name in names if name.lower() in ("symbol", "ticker", "pair", "instrument", "name")]
-    return next(iter([*shared, *named, *ids]), None)
+    return next(iter([*shared, *named]), None)
 
 
 def _names_rows(name: str, found: Sequence[str]) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from quantattn.data.sources.table_files import TEXT, Part, TextForm, scan_text
+from quantattn.data.sources.table_files import TEXT, Part
 from quantattn.data.sources.table_types import Clock, decimal
-from quantattn.data.sources.text_rows import first_lines, split_header
+from quantattn.data.sources.text_rows import first_lines, numbered, split_header
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "stamp": ("dt",),
@@ -19,16 +20,18 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "symbol": ("symbol", "sym_root", "ticker"),
     "suffix": ("sym_suffix",),
     "exchange": ("ex", "exchange"),
-    "condition": ("cond", "tr_scond", "qu_cond", "mode"),
-    "correction": ("corr", "tr_corr"),
-    "price": ("price",),
-    "size": ("size", "volume"),
-    "bid": ("bid", "best_bid"),
-    "ask": ("ofr", "ask", "offer", "best_ask"),
+    "condition": ("cond", "tr_scond", "qu_cond", "mode", "sale_condition", "quote_condition"),
+    "correction": ("corr", "tr_corr", "trade_correction_indicator"),
+    "price": ("price", "trade_price"),
+    "size": ("size", "volume", "trade_volume"),
+    "bid": ("bid", "best_bid", "bid_price"),
+    "ask": ("ofr", "ask", "offer", "best_ask", "offer_price"),
     "bid_size": ("bidsiz", "bidsize", "bid_size"),
-    "ask_size": ("ofrsiz", "asksiz", "ofrsize", "asksize", "ask_size"),
+    "ask_size": ("ofrsiz", "asksiz", "ofrsize", "asksize", "ask_size", "offer_size"),
 }
-"""Our name → those that TAQ's releases use, in lower case."""
+"""Our name → those that TAQ's releases use, in lower case and with _ for a space."""
+_DAY = re.compile(r"(?<!\d)(19|20)\d{6}(?!\d)")
+"""In names such as EQY_US_ALL_TRADE_20190107.gz."""
 TRADES = ("price", "size")
 QUOTES = ("bid", "ask", "bid_size", "ask_size")
 
@@ -69,6 +72,21 @@ class TaqText:
     columns: tuple[str, ...]
 
 
+def taq_places(header: Sequence[str], name: str) -> tuple[str, dict[str, int]] | None:
+    """ "trades" or "quotes", and our name → place of its column; None for a header that has not what one of them needs.
+
+    Args:
+        header: names of the columns.
+        name: of the file, which says the day where no column does.
+    """
+    lower = [each.lower().replace(" ", "_") for each in header]
+    found = {ours: lower.index(own) for ours, theirs in _NAMES.items() for own in reversed(theirs) if own in lower}
+    kinds = [kind for kind, needed in (("trades", TRADES), ("quotes", QUOTES)) if found.keys() >= {*needed}]
+    dated = "date" in found or ("exchange" in found and _DAY.search(name) is not None)
+    timed = "stamp" in found or ("clock" in found and dated)
+    return (kinds[0], found) if len(kinds) == 1 and "symbol" in found and timed else None
+
+
 def read_taq_text(file: Path) -> TaqText:
     """Find out what a file holds from its header.
 
@@ -79,21 +97,20 @@ def read_taq_text(file: Path) -> TaqText:
     if not lines:
         raise ValueError(f"{file.name} is empty; expected a header line")
     separator, header = split_header(file, lines[0])
-    lower = [name.lower() for name in header]
-    found = {
-        ours: header[lower.index(name)] for ours, theirs in _NAMES.items() for name in reversed(theirs) if name in lower
-    }
-    kinds = [kind for kind, needed in (("trades", TRADES), ("quotes", QUOTES)) if found.keys() >= {*needed}]
-    if len(kinds) != 1 or "symbol" not in found or ("stamp" not in found and not {"date", "clock"} <= found.keys()):
+    told = taq_places(header, file.name)
+    if told is None:
         raise ValueError(
-            f"{file.name}: its header is {lines[0][:160]!r}, expected columns of TAQ: DT, or DATE and TIME_M; SYMBOL; "
-            "and either PRICE and SIZE, or BID, BIDSIZ, ASK and ASKSIZ"
+            f"{file.name}: its header is {lines[0][:160]!r}, expected columns of TAQ: DT, or DATE (or a day in the "
+            "file's name) and TIME_M; SYMBOL; and either PRICE and SIZE, or BID, BIDSIZ, ASK and ASKSIZ"
         )
-    part = scan_text(file, TextForm(separator), list(dict.fromkeys(found.values())))
-    named = part.frame.with_columns(
-        pl.col(theirs).str.strip_chars().alias(f"_{ours}") for ours, theirs in found.items()
-    )
-    return TaqText(Part(named, part.name, part.blank), kinds[0], tuple(found))
+    kind, found = told
+    part = numbered(file, separator, len(header), found.values())
+    columns = {f"_{ours}": pl.col(f"c{n}").str.strip_chars() for ours, n in found.items()}
+    if not {"stamp", "date"} & found.keys() and (day := _DAY.search(file.name)) is not None:
+        columns["_date"] = pl.lit(day[0])
+    # NYSE's own files end with a line that counts their rows.
+    named = part.frame.filter(~pl.col(TEXT).str.starts_with(f"END{separator}")).with_columns(**columns)
+    return TaqText(Part(named, part.name, part.blank), kind, tuple(each[1:] for each in columns))
 
 
 def times(columns: Sequence[str], clock: Clock, step: int) -> pl.Expr:
@@ -101,9 +118,11 @@ def times(columns: Sequence[str], clock: Clock, step: int) -> pl.Expr:
     if "stamp" in columns:
         text = pl.col("_stamp")
     else:
-        # 20180102 and 2018-01-02, 9:30:00.5 and 09:30:00.5.
+        # 20180102 and 2018-01-02, 9:30:00.5 and 09:30:00.5 and 093000500000000.
         date = pl.col("_date").str.replace(r"^(\d{4})(\d\d)(\d\d)$", "${1}-${2}-${3}")
-        text = date + " " + pl.col("_clock").str.replace(r"^(\d):", "0${1}:")
+        clocks = pl.col("_clock").str.replace(r"^(\d):", "0${1}:")
+        clocks = clocks.str.replace(r"^(\d\d)(\d\d)(\d\d)(\d{3,9})$", "${1}:${2}:${3}.${4}")
+        text = date + " " + clocks
     time = clock.read(text, pl.String())
     return time if step == 1 else (time + step // 2) // step * step
 

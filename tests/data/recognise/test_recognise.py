@@ -103,6 +103,9 @@ def test_a_table_tells_its_entity_its_time_and_the_types_of_its_columns(tmp_path
     assert dated.settings["time_format"] == "'%y%m%d %H:%M:%S'"
     assert dated.settings["columns"] == "{first word:category}"
     assert "leaves out 'a <b'" in dated.why
+    # An id that no two rows share names rows, and no entity.
+    numbered = "".join(f"{n},2020-01-0{n},{n}.25\n" for n in range(1, 6))
+    assert "id" not in recognise(write(tmp_path, "transaction_id,date,amount\n" + numbered)).claim.settings
     # A number is not taken for a time when no calendar has it: months above 12 of a column of six digits.
     assert not recognise(write(tmp_path, "id,born\n1,706213\n2,455204\n")).read
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from quantattn.data.recognise import recognise
 from quantattn.data.schema import BookEvents, Trades, check
 from quantattn.data.sources import SOURCES, scan_taq
 
@@ -38,6 +39,33 @@ ROWS = [
     "2018-01-02 09:30:03,D,XY,,7,157.9,8",
     "2018-01-02 09:30:03,D,XY,Z,7,157.9,10",
 ]
+
+
+NATIVE = "Time|Exchange|Symbol|Sale Condition|Trade Volume|Trade Price|Trade Correction Indicator|Trade Id\n"
+
+
+def test_the_files_of_the_exchange_itself_have_their_day_in_the_name(tmp_path: Path) -> None:
+    rows = ["093000000000001|P|XY||100|157.8|00|1", "093000500000000|T|XY| F I|2|157.805|00|2"]
+    text = NATIVE + "\n".join([*rows, rows[1]])
+    native = write(tmp_path, text + "\nEND|20180102|3|||||\n", "EQY_US_ALL_TRADE_20180102")
+    found = scan_taq(native).frame.collect()
+    assert found.equals(scan_taq(write(tmp_path, HEADER + "\n".join(ROWS[:3]) + "\n")).frame.collect())
+    assert recognise(native).format.name == "taq"  # type: ignore[union-attr]
+    header = "Time|Exchange|Symbol|Bid_Price|Bid_Size|Offer_Price|Offer_Size\n"
+    quotes = write(tmp_path, header + "093000000000001|P|XY|1.5|3|1.75|2\nEND|20180102|1||||\n", "BBO_A_20180102")
+    assert scan_taq(quotes).frame.collect().select("event_time", "price", "size", "bid_price_1").rows() == [
+        (OPEN + 1, 1_500_000, 3, None),
+        (OPEN + 1, 1_750_000, 2, 1_500_000),
+    ]
+    # Without a day in the name there is none, and eight digits within others are none.
+    for name in ("EQY_US_ALL_TRADE", "EQY_120180102"):
+        assert "or DATE (or a day in the file's name)" in refusal(write(tmp_path, NATIVE + rows[0] + "\n", name))
+
+
+def test_spaces_around_names_and_cells_are_none_of_theirs(tmp_path: Path) -> None:
+    text = HEADER + "\n".join(ROWS) + "\n"
+    spaced = scan_taq(write(tmp_path, text.replace(",", " , "), "a.csv"))
+    assert spaced.frame.collect().equals(scan_taq(write(tmp_path, text)).frame.collect())
 
 
 def test_trades_worked_out_by_hand(tmp_path: Path) -> None:
