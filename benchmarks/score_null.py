@@ -65,6 +65,7 @@ def found_in(scores: Scores, seed: int) -> dict[str, bool]:
         "rank IC, turbulent": judged.regimes.get("turbulent"),
         "lowest quantile's mean outcome": judged.quantiles[0],
     }
+    said["interval: rank IC differs from that of the best baseline"] = judged.against_best.excludes(0)
     said |= {f"interval: {name}": t.low is not None and not t.low <= 0 <= t.high for name, t in tests.items() if t}
     blocks = ("entity" if kind == "entity" else "time" for kind in judged.intervals)
     said |= {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from quantattn.evaluate.inference import MeanTest, lag_of, mean_test
+from quantattn.evaluate.inference import MeanTest, lag_of, lowest_interval_of, mean_test
 from quantattn.evaluate.panel import Floats, Panel
 from quantattn.evaluate.past import past_scores, past_volatility
 from quantattn.evaluate.portfolio import Capacity, Drawdown, LongShort, capacity, drawdown, long_short
@@ -123,6 +123,11 @@ class Assessment:
     def best(self) -> Judged:
         """The baseline with the highest mean rank IC; one that never orders anything counts as zero."""
         return max(self.baselines, key=lambda one: 0.0 if one.ranking is None else one.ranking.test.value)
+
+    @property
+    def against_best(self) -> Interval:
+        """The difference from the best baseline, which is the best on these rows and so looks better than it is."""
+        return lowest_interval_of(self.differences[self.best.name], len(self.baselines), self.terms.level)
 
 
 def assess(tables: Mapping[int, Scores], terms: Terms | None = None) -> Assessment:

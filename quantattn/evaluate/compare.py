@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, overload
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,15 @@ from quantattn.evaluate.metrics import (
     regression_figures,
     regression_sums,
 )
-from quantattn.evaluate.significance import REPLICATES, Blocks, Interval, choose_blocks, interval, resample
+from quantattn.evaluate.significance import (
+    REPLICATES,
+    Blocks,
+    Interval,
+    choose_blocks,
+    interval,
+    lowest_interval,
+    resample,
+)
 
 Floats = NDArray[np.float64]
 Role = Literal["model", "baseline", "bound"]
@@ -100,12 +108,8 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-@dataclass(frozen=True)
-class _Resampled:
-    """Figures of several methods on one set of rows: values and draws, drawn together."""
-
-    values: Mapping[str, Mapping[str, float]]
-    draws: Mapping[str, Mapping[str, Floats]] = field(repr=False)
+Drawn = Mapping[str, Mapping[str, Floats]]
+"""Method → figure → (1 + R,): on all rows and then on each resample, the same for every method."""
 
 
 def closing_table(
@@ -155,9 +159,9 @@ def closing_table(
     def figures(s: Floats) -> dict[str, Floats]:
         return classification_figures(s, first.n_classes)
 
-    resampled = _draw(sums, figures, replicates, seed)
+    drawn = _draw(sums, figures, replicates, seed)
     known = dict(bayes) if isinstance(bayes, Mapping) else None
-    return _table(CLASSIFICATION, resampled, tuple(baselines), bound, known, first.kept, chosen, level, replicates)
+    return _table(CLASSIFICATION, drawn, tuple(baselines), bound, known, first.kept, chosen, level, replicates)
 
 
 def regression_table(
@@ -208,8 +212,8 @@ def regression_table(
         name: regression_sums(target, value, predicted[history], chosen.ids, chosen.count)
         for name, value in predicted.items()
     }
-    resampled = _draw(sums, regression_figures, replicates, seed)
-    return _table(REGRESSION, resampled, tuple(baselines), "", None, kept, chosen, level, replicates)
+    drawn = _draw(sums, regression_figures, replicates, seed)
+    return _table(REGRESSION, drawn, tuple(baselines), "", None, kept, chosen, level, replicates)
 
 
 def advantage(y: ArrayLike, model_prob: ArrayLike, baseline_prob: ArrayLike) -> tuple[NDArray[np.bool_], Floats]:
@@ -238,15 +242,15 @@ def _blocks(blocks: Blocks | None, time: ArrayLike, kept: NDArray[np.bool_]) -> 
 
 def _draw(
     sums: Mapping[str, Floats], figures: Callable[[Floats], dict[str, Floats]], replicates: int, seed: int
-) -> _Resampled:
-    totals = np.split(resample(np.hstack(list(sums.values())), replicates=replicates, seed=seed), len(sums), axis=1)
-    values = {name: {k: float(v) for k, v in figures(s.sum(axis=0)).items()} for name, s in sums.items()}
-    return _Resampled(values, {name: figures(total) for name, total in zip(sums, totals, strict=True)})
+) -> Drawn:
+    all_of_them = np.hstack(list(sums.values()))
+    totals = np.vstack([all_of_them.sum(axis=0), resample(all_of_them, replicates=replicates, seed=seed)])
+    return {name: figures(total) for name, total in zip(sums, np.split(totals, len(sums), axis=1), strict=True)}
 
 
 def _table(
     metrics: tuple[Metric, ...],
-    resampled: _Resampled,
+    drawn: Drawn,
     baselines: tuple[str, ...],
     bound: str,
     known: Mapping[str, float] | None,
@@ -255,44 +259,36 @@ def _table(
     level: float,
     replicates: int,
 ) -> Table:
-    values, draws, loss = resampled.values, resampled.draws, metrics[0].name
-    model = next(iter(values))
-    best = min(baselines, key=lambda name: values[name][loss])
-
-    def around(value: float, drawn: Floats, resampled: bool = True) -> Interval:
-        return interval(value, drawn, blocks.count, level) if resampled else Interval(value)
+    loss, model = metrics[0].name, next(iter(drawn))
 
     def row(name: str, role: Role) -> Row:
-        of, drawn = values[name], draws[name]
-        return Row(name, role, {m.name: around(of[m.name], drawn[m.name], m.resampled) for m in metrics})
+        figures = {
+            m.name: interval(float(found[0]), found[1:], blocks.count, level)
+            if m.resampled
+            else Interval(float(found[0]))
+            for m, found in ((m, drawn[name][m.name]) for m in metrics)
+        }
+        return Row(name, role, figures)
 
     rows = [row(model, "model"), *(row(name, "baseline") for name in baselines)]
-    optimum: tuple[float, Floats | float] | None = None
-    if bound in values:
+    least: Floats | None = None
+    if bound in drawn:
         rows.append(row(bound, "bound"))
-        optimum = values[bound][loss], draws[bound][loss]
+        least = drawn[bound][loss]
     elif known is not None:
         rows.append(Row(bound, "bound", {m.name: Interval(known[m.name]) for m in metrics if m.name in known}))
-        optimum = (known[loss], known[loss]) if loss in known else None
-    difference = {
-        m.name: around(
-            values[model][m.name] - values[best][m.name], draws[model][m.name] - draws[best][m.name], m.resampled
-        )
-        for m in metrics
-    }
+        least = np.full(replicates + 1, known[loss]) if loss in known else None
+    against = Against(drawn, model, baselines, loss, blocks.count, level)
     gap = None
-    if optimum is not None and values[best][loss] > optimum[0]:
-        share = (values[best][loss] - values[model][loss]) / (values[best][loss] - optimum[0])
-        room = draws[best][loss] - optimum[1]
-        won = draws[best][loss] - draws[model][loss]
-        gap = around(share, np.divide(won, room, out=np.full_like(won, np.nan), where=room > 0))
+    if least is not None and drawn[against.best][loss][0] > least[0]:
+        gap = against.interval(lambda ours, theirs: _closed(ours[loss], theirs[loss], least))
     return Table(
         metrics=metrics,
         rows=tuple(rows),
         loss=loss,
-        best_baseline=best,
-        difference=difference,
-        skill=around(_skill(values[model][loss], values[best][loss]), _skill(draws[model][loss], draws[best][loss])),
+        best_baseline=against.best,
+        difference={metric.name: against.difference(metric) for metric in metrics},
+        skill=against.interval(lambda ours, theirs: _skill(ours[loss], theirs[loss])),
         gap_closed=gap,
         decisions=int(kept.sum()),
         unlabelled=int((~kept).sum()),
@@ -303,13 +299,40 @@ def _table(
     )
 
 
-@overload
-def _skill(loss: float, baseline: float) -> float: ...
-@overload
-def _skill(loss: Floats, baseline: Floats) -> Floats: ...
-def _skill(loss: float | Floats, baseline: float | Floats) -> float | Floats:
+class Against:
+    """A model against its best baseline, which is the best on these rows and so looks better than it is."""
+
+    def __init__(
+        self, drawn: Drawn, model: str, baselines: tuple[str, ...], loss: str, n_blocks: int, level: float
+    ) -> None:
+        lowest = np.stack([drawn[name][loss] for name in baselines]).argmin(axis=0)
+        self.best = baselines[lowest[0]]
+        # A baseline that is best in no resample was never in danger of being taken.
+        self._rivals = [baselines[place] for place in np.unique(lowest)]
+        self._drawn, self._model, self._n_blocks, self._level = drawn, model, n_blocks, level
+
+    def interval(self, figure: Callable[[Any, Any], Floats], sign: int = 1) -> Interval:
+        """Of a figure of two methods that the best baseline makes low; `sign` −1 where it makes it high."""
+        found = np.stack([sign * figure(self._drawn[self._model], self._drawn[name]) for name in self._rivals])
+        best = self._rivals.index(self.best)
+        low = lowest_interval(found[:, 0], found[:, 1:], best, self._n_blocks, self._level)
+        return low if sign > 0 else low.turned()
+
+    def difference(self, metric: Metric) -> Interval:
+        """Model − best baseline."""
+        name, sign = metric.name, -1 if metric.lower_is_better else 1
+        found = self.interval(lambda ours, theirs: ours[name] - theirs[name], sign)
+        return found if metric.resampled else Interval(found.value)
+
+
+def _skill(loss: Floats, baseline: Floats) -> Floats:
     """1 − loss/baseline, 0 within `ROUNDING`; NaN against a perfect baseline, which leaves no room for skill."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = 1 - np.divide(loss, np.where(np.asarray(baseline) > 0, baseline, np.nan))
-    ratio = np.where(np.abs(ratio) < ROUNDING, 0.0, ratio)
-    return float(ratio) if isinstance(loss, float) else ratio
+    ratio: Floats = 1 - loss / np.where(baseline > 0, baseline, np.nan)
+    return np.where(np.abs(ratio) < ROUNDING, 0.0, ratio)
+
+
+def _closed(loss: Floats, baseline: Floats, least: Floats) -> Floats:
+    """(baseline − loss)/(baseline − least); NaN where the baseline leaves no room."""
+    room = baseline - least
+    closed: Floats = (baseline - loss) / np.where(room > 0, room, np.nan)
+    return closed

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from quantattn.evaluate.significance import Interval
+
 Floats = NDArray[np.float64]
 
 
@@ -104,6 +106,18 @@ def mean_test(values: ArrayLike, lag: int, level: float = 0.95) -> MeanTest:
     p = float(2 * stats.t.sf(abs(mean) / fair, df))
     half = float(stats.t.ppf((1 + level) / 2, df)) * fair
     return MeanTest(mean, mean / error, p, mean - half, mean + half, x.size, lag, df)
+
+
+def lowest_interval_of(test: MeanTest, among: int, level: float = 0.95) -> Interval:
+    """Interval of a mean that was taken because it is the lowest of `among`: a difference from the best baseline.
+
+    Luck helped to choose it, so in truth it is higher than it looks. The low end is the test's; the high end leaves
+    out (1 − level)/2/among and so holds for all of them at once, whichever is taken (Bonferroni).
+    """
+    if test.low is None or test.high is None:
+        return Interval(test.value)
+    error = (test.high - test.value) / stats.t.ppf((1 + level) / 2, test.df)
+    return Interval(test.value, test.low, test.value + float(error * stats.t.isf((1 - level) / 2 / among, test.df)))
 
 
 def _white_noise(n: int, lag: int) -> tuple[float, float]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from quantattn.evaluate.compare import Row, Table
+from quantattn.evaluate.compare import Against, Row, Table
 from quantattn.evaluate.drawing import Figure
 from quantattn.evaluate.metrics import CLASSIFICATION
-from quantattn.evaluate.significance import REPLICATES, Blocks, Interval, interval, resample
+from quantattn.evaluate.significance import REPLICATES, Blocks, interval, resample
 
 
 def likelihood_table(
@@ -48,24 +48,26 @@ def likelihood_table(
         raise ValueError(
             f"expected targets and finite losses, got {total[0]:.0f} targets and sums {total[1:].tolist()}"
         )
-    draws = resample(sums, replicates=replicates, seed=seed)
+    totals = np.vstack([total, resample(sums, replicates=replicates, seed=seed)])
     with np.errstate(invalid="ignore"):  # a resample without targets has no mean, and then there is no interval
-        values, drawn = total[1:] / total[0], draws[:, 1:] / draws[:, :1]
-    best = 1 + int(np.argmin(values[1:]))
-
-    def around(value: float, resampled: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Interval:
-        return interval(float(value), resampled, blocks.count, level)
+        means = totals[:, 1:] / totals[:, :1]
+    drawn = {name: {metric.name: means[:, place]} for place, name in enumerate(names)}
+    against = Against(drawn, names[0], names[1:], metric.name, blocks.count, level)
 
     return Table(
         metrics=(metric,),
         rows=tuple(
-            Row(name, "baseline" if place else "model", {metric.name: around(values[place], drawn[:, place])})
+            Row(
+                name,
+                "baseline" if place else "model",
+                {metric.name: interval(float(means[0, place]), means[1:, place], blocks.count, level)},
+            )
             for place, name in enumerate(names)
         ),
         loss=metric.name,
-        best_baseline=names[best],
-        difference={metric.name: around(values[0] - values[best], drawn[:, 0] - drawn[:, best])},
-        skill=around(1 - values[0] / values[best], 1 - drawn[:, 0] / drawn[:, best]),
+        best_baseline=against.best,
+        difference={metric.name: against.difference(metric)},
+        skill=against.interval(lambda ours, theirs: 1 - ours[metric.name] / theirs[metric.name]),
         gap_closed=None,
         decisions=int(total[0]),
         unlabelled=0,

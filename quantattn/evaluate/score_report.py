@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from quantattn.evaluate.assessment import Assessment, Judged, annual
 from quantattn.evaluate.compare import Row, Table
 from quantattn.evaluate.inference import MeanTest
@@ -32,7 +34,6 @@ TRIED = (1, 10, 100, 1000)
 def closing_returns(judged: Assessment, unlabelled: int, decisions: int) -> Table:
     """The closing table: the score, then its baselines, each with intervals of the test of its mean."""
     best = judged.best.name
-    difference = judged.differences[best]
     kinds = [kind for kind in judged.intervals if kind != "entity"]
     ranked = judged.model.ranking
     return Table(
@@ -43,7 +44,7 @@ def closing_returns(judged: Assessment, unlabelled: int, decisions: int) -> Tabl
         ),
         loss="rank_ic",
         best_baseline=best,
-        difference={"rank_ic": _interval(difference)},
+        difference={"rank_ic": judged.against_best},
         skill=Interval(math.nan),
         gap_closed=None,
         decisions=decisions,
@@ -82,7 +83,7 @@ def in_words(judged: Assessment) -> Verdict:
     best, ranked = judged.best, judged.model.ranking
     if ranked is None:
         raise ValueError("a score that orders nothing has no verdict")
-    difference, own = judged.differences[best.name], ranked.test
+    difference, own = judged.against_best, ranked.test
     tone: Tone = "unclear"
     if difference.high is not None and difference.high < 0:
         tone = "worse"
@@ -99,12 +100,13 @@ def in_words(judged: Assessment) -> Verdict:
     theirs = 0.0 if best.ranking is None else best.ranking.test.value
     better = (
         f"Rank correlation of score and outcome at one time, on average {own.value:.3f}, against {theirs:.3f} for "
-        f"{best.name}, the best baseline. 0 is no order, 1 a perfect one."
+        f"{best.name}, the best baseline. 0 is no order, 1 a perfect one: of 100 pairs the higher score did better in "
+        f"about {100 * pairs_in_order(own.value):.0f}, against {100 * pairs_in_order(theirs):.0f}."
     )
     return Verdict(
         tone=tone,
         headline=headline,
-        figure=f"rank IC {own.value - theirs:+.3f}",
+        figure=f"{own.value - theirs:+.3f} rank correlation",
         better=better,
         chance="May be chance" if tone == "unclear" else "Unlikely to be chance",
         sure=_sure(judged, difference, ranked.at.size, ranked.skipped),
@@ -112,7 +114,7 @@ def in_words(judged: Assessment) -> Verdict:
     )
 
 
-def _sure(judged: Assessment, difference: MeanTest, times: int, skipped: int) -> str:
+def _sure(judged: Assessment, difference: Interval, times: int, skipped: int) -> str:
     level = judged.terms.level
     if difference.low is None or difference.high is None:
         text = f"No interval: {times:,} times are too few, or do not vary. "
@@ -136,11 +138,20 @@ def _sure(judged: Assessment, difference: MeanTest, times: int, skipped: int) ->
     )
 
 
+def pairs_in_order(rank_correlation: float) -> float:
+    """Share of pairs in which the higher score did better, where both are normal: ½ + arcsin(2 sin(πρ/6))/π.
+
+    Spearman's ρ gives Pearson's, and that Kendall's τ = 2·share − 1 (Kruskal 1958, JASA 53).
+    """
+    return 0.5 + math.asin(2 * math.sin(math.pi * rank_correlation / 6)) / math.pi
+
+
 def _cost(judged: Assessment) -> tuple[str, str]:
     book, net, gross = judged.model.book, judged.model.net, judged.model.gross
     parts = judged.terms.quantiles
+    each = f" for {length(float(np.median(np.diff(book.times))))} each time" if book.times.size > 1 else ""
     text = (
-        f"Long the best {_ordinal(parts)}, short the worst: {BASIS * gross.value:.1f} bp a period before costs, "
+        f"Long the best {_ordinal(parts)}, short the worst{each}: {BASIS * gross.value:.1f} bp a period before costs, "
         f"{BASIS * (gross.value - net.value):.1f} bp of costs at {judged.terms.cost_bps:g} bp a unit traded"
     )
     if net.low is not None and net.high is not None:
@@ -150,7 +161,9 @@ def _cost(judged: Assessment) -> tuple[str, str]:
     if even is None:
         text += "Nothing was ever traded."
     elif even > 0:
-        text += f"Costs of {even:.1f} bp eat it all. The deepest fall was {judged.model.fall.depth:.1%} of one side."
+        text += (
+            f"At {even:.1f} bp a unit nothing is left. The deepest fall was {judged.model.fall.depth:.1%} of one side."
+        )
     else:
         text += "It loses before any cost."
     if judged.capacity is not None and judged.capacity.most:
@@ -161,6 +174,15 @@ def _cost(judged: Assessment) -> tuple[str, str]:
 def steps(count: int) -> str:
     """So many of the table's times."""
     return f"{count:,} step{'' if count == 1 else 's'} of the table's times"
+
+
+def length(nanoseconds: float) -> str:
+    """A length of time in words, "1 day" or "30 minutes"."""
+    for unit, size in (("day", 86_400e9), ("hour", 3_600e9), ("minute", 60e9), ("second", 1e9)):
+        if nanoseconds >= size or unit == "second":
+            break
+    count = f"{nanoseconds / size:.3g}"
+    return f"{count} {unit}{'' if count == '1' else 's'}"
 
 
 def money(value: float) -> str:
@@ -183,7 +205,7 @@ def p_value(value: float | None) -> Cell:
     """A p-value as a cell."""
     if value is None:
         return Cell("–")
-    return Cell("< 0.0001" if value < 1e-4 else f"{value:.4f}", sort=repr(value))
+    return Cell("<\u00a00.0001" if value < 1e-4 else f"{value:.4f}", sort=repr(value))
 
 
 def mean_row(

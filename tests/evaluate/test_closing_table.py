@@ -71,6 +71,28 @@ def test_differences_are_paired() -> None:
     assert better.skill.excludes(0)
 
 
+def test_a_rival_of_the_best_baseline_widens_the_side_that_luck_pushed_and_a_hopeless_one_nothing() -> None:
+    y, time, oracle, baselines = forecasts()
+    mixed = 0.6 * oracle + 0.4 * np.roll(oracle, 1, axis=0)
+    noise = np.random.default_rng(1).dirichlet([1, 1, 1], len(y))
+    better, worse = baselines["blurred"] + 0.03 * (oracle - 1 / 3), 0.9 * baselines["blurred"] + 0.1 * noise
+    rival = np.where((time // DAY % 2 == 0)[:, None], better, worse)  # from day to day
+    alone, beside, hopeless = (
+        closing_table(y, time, None, mixed, {"blurred": baselines["blurred"], **others}, oracle)
+        for others in ({}, {"rival": rival}, {"hopeless": np.eye(3)[y - 1]})
+    )
+    assert hopeless.skill == alone.skill
+    assert (hopeless.difference, hopeless.gap_closed) == (alone.difference, alone.gap_closed)
+    assert beside.best_baseline == "blurred"
+    pairs = [(beside.skill, alone.skill), (beside.gap_closed, alone.gap_closed)]
+    for wide, usual in [*pairs, (beside.difference["mcc"], alone.difference["mcc"])]:
+        assert (wide.value, wide.low) == (usual.value, usual.low)
+        assert wide.high > usual.high
+    wide, usual = beside.difference["log_loss"], alone.difference["log_loss"]  # lower is better: the other side
+    assert (wide.value, wide.high) == (usual.value, usual.high)
+    assert wide.low < usual.low
+
+
 def test_share_of_the_gap() -> None:
     y, time, oracle, baselines = forecasts()
     all_of_it = closing_table(y, time, None, oracle, baselines, oracle)

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quantattn.evaluate.inference import _white_noise, diebold_mariano, lag_of, mean_test, newey_west
+from quantattn.evaluate.inference import (
+    _white_noise,
+    diebold_mariano,
+    lag_of,
+    lowest_interval_of,
+    mean_test,
+    newey_west,
+)
 
 CLOSE = 1e-10
 
@@ -47,6 +54,16 @@ def test_without_lags_it_is_students_test(n: int) -> None:
     assert found.df == pytest.approx(n - 1)
     interval = theirs.confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=CLOSE)
+
+
+def test_the_high_end_of_the_lowest_of_four_is_that_of_a_test_at_a_quarter_of_the_level() -> None:
+    x = np.random.default_rng(2).normal(size=40)
+    found, strict = mean_test(x, 3), mean_test(x, 3, level=1 - 0.05 / 4)
+    chosen = lowest_interval_of(found, 4)
+    assert (chosen.value, chosen.low) == (found.value, found.low)
+    assert chosen.high == pytest.approx(strict.high, abs=CLOSE)
+    assert lowest_interval_of(found, 1).high == pytest.approx(found.high, abs=CLOSE)
+    assert lowest_interval_of(mean_test([1.0, 1.0, 1.0], 0), 4).high is None
 
 
 @pytest.mark.parametrize(("n", "lag"), [(6, 0), (6, 2), (9, 8), (30, 5)])
