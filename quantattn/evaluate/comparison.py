@@ -10,7 +10,7 @@ from typing import Any
 from quantattn.evaluate.compare import Row, Table, decimals
 from quantattn.evaluate.figures import methods_figure
 from quantattn.evaluate.metrics import Metric
-from quantattn.evaluate.report import Cell, Check, ReportData, Sheet, Tone, Verdict
+from quantattn.evaluate.report import NO_COST, Cell, Check, ReportData, Sheet, Tone, Verdict
 from quantattn.evaluate.significance import Interval
 
 MADE = ("vocabulary", "tokens")
@@ -195,12 +195,14 @@ def _in_words(ordered: Sequence[Run], same: bool) -> Verdict:
     ours, theirs = (run.table.model.figures[table.loss] for run in (best, second))
     digits = decimals([ours.value, theirs.value])
     difference = apart(ours, theirs)
-    tone: Tone = "better" if same and difference.excludes(0) else "unclear"
-    skill = table.skill
-    beats = skill.excludes(0) and skill.value > 0
-    baseline = f"It is {'better' if beats else 'not shown to be better'} than {table.best_baseline}, its best baseline."
+    certain, skill = same and difference.excludes(0), table.skill
+    beats, loses = (skill.excludes(0) and sign * skill.value > 0 for sign in (1, -1))
+    tone: Tone = "worse" if loses else "better" if certain else "unclear"
+    baseline = f"It is {'better' if beats else 'worse' if loses else 'not shown to be better'} than "
+    baseline += f"{table.best_baseline}, its best baseline."
     headline = f"{best.name} has the best {title.lower()} of {len(ordered)} runs"
-    headline += "." if tone == "better" else ", but the difference may be chance." if same else ", on rows of its own."
+    headline += "" if certain else ", but the difference may be chance" if same else ", on rows of its own"
+    headline += ", and is worse than its best baseline." if loses else "."
     sure = "No interval."
     if difference.low is not None and difference.high is not None:
         sure = (
@@ -215,8 +217,9 @@ def _in_words(ordered: Sequence[Run], same: bool) -> Verdict:
         headline=headline,
         figure=f"{title} {ours.value:.{digits}f}",
         better=f"{ours.value:.{digits}f} against {theirs.value:.{digits}f} of {second.name}, the next. {baseline}",
-        chance="Unlikely to be chance" if tone == "better" else "May be chance",
+        chance="Unlikely to be chance" if certain else "May be chance",
         sure=sure,
+        cost=NO_COST,
     )
 
 

@@ -17,6 +17,13 @@ from quantattn.evaluate.significance import Interval
 
 Tone = Literal["better", "unclear", "worse"]
 
+ACCURACY = "accuracy"
+NO_COST = (
+    "Not counted",
+    "Forecasts are not trades, and nothing is bought or sold here. quantattn evaluate --kind return says of scores "
+    "and returns what trading on them would have earned and cost.",
+)
+"""What a page without a portfolio says of costs."""
 ROUGH = 10
 """With fewer blocks than this an interval is called rough."""
 _UNITS = {"day": ("day", "days"), "entity": ("entity", "entities"), "time": ("stretch of time", "stretches of time")}
@@ -134,14 +141,22 @@ def verdict(table: Table) -> Verdict:
         "unclear": f"No evidence that the {model.method} is better than the best baseline.",
         "worse": f"The {model.method} is worse than the best baseline.",
     }[tone]
-    digits = decimals([ours, theirs])
-    better = f"{metric.title} {ours:.{digits}f} against {theirs:.{digits}f} for {best}, the best baseline."
+    better = f"{_beside(metric, ours, theirs)} for {best}, the best baseline."
+    if (right := [row.figures[ACCURACY].value for row in (model, table.row(best)) if ACCURACY in row.figures])[1:]:
+        better += f" What it holds likeliest comes true in {right[0]:.1%} of decisions, against {right[1]:.1%}."
     share = table.gap_closed
     if share is not None and share.value > 0:
         better += f" That is {share.value:.0%} of the way to the best that is possible{_between(share, '{:.0%}')}."
-    figure = f"{_change(skill.value)} {name}" if math.isfinite(skill.value) else f"{name} {ours:.{digits}f}"
+    figure = f"{_change(skill.value)} {name}" if math.isfinite(skill.value) else f"{name} {ours:.{decimals([ours])}f}"
     chance = "May be chance" if tone == "unclear" else "Unlikely to be chance"
-    return Verdict(tone, headline, figure, better, chance, _sureness(table, name))
+    return Verdict(tone, headline, figure, better, chance, _sureness(table, name), NO_COST)
+
+
+def _beside(metric: Metric, ours: float, theirs: float) -> str:
+    title, digits = metric.title, decimals([ours, theirs])
+    if metric.name == "log_loss":  # the one figure that readers who do not model have not met
+        title = f"{title}, how surprised a forecast is by what comes,"
+    return f"{title} {ours:.{digits}f} against {theirs:.{digits}f}"
 
 
 def _sureness(table: Table, name: str) -> str:

@@ -175,10 +175,7 @@ def _forecasts(scores: Scores, kind: Kind, told: Told, asked: Terms) -> ReportDa
         table=table,
         figures=figures,
         settings={"outcomes span": steps(data.horizon), "confidence": f"{asked.level:.0%}"},
-        caveats=(
-            HOW_CLASSES if kind == "class" else f"{HOW}zero is zero.",
-            "The outcome is no return, so nothing is said of money: costs, turnover and capacity need kind=return.",
-        ),
+        caveats=(HOW_CLASSES if kind == "class" else f"{HOW}zero is zero.",),
         said=said,
         sheets=_forecast_sheets(found, asked.level),
     )

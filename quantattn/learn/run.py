@@ -29,6 +29,7 @@ from quantattn.learn.fit import ALONE, Fitted, Progress, fit
 from quantattn.learn.folder import LOADER, commit, environment
 from quantattn.learn.history import curves
 from quantattn.learn.keeping import described_data, keep
+from quantattn.learn.looking import with_attention
 from quantattn.learn.module import OptimizerFactory, Training
 from quantattn.learn.optimisers import Schedule
 from quantattn.learn.parallel import World, leave
@@ -279,6 +280,7 @@ def evaluate(
         table, report = close(prepared, target, scores, learning, story, seed=settings.seed)
         outcome = prepared.test.decisions.targets[target]
         report, found = with_coverage(report, settings.card, arrays(scores), outcome)
+        report = with_attention(report, module.model, prepared, target, arrays(scores), device=device, autocast=half)
     else:
         model = module.model.to(device).eval()
         table, report = close_pretraining(prepared, model, module.objective, learning, story, seed=settings.seed)

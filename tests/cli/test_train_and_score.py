@@ -115,7 +115,7 @@ def test_a_killed_run_goes_on_and_ends_where_the_whole_one_did(finished: Path, t
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     slow = [*command, "trainer.checkpoint_every=1"]
     process = subprocess.Popen(slow, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 600
     while not (folder / "checkpoints" / "last.ckpt").exists() and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)

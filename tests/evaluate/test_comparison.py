@@ -65,6 +65,17 @@ def test_the_best_run_is_named_with_how_sure() -> None:
     assert near.said.sure.endswith("some of its lead is luck.")
 
 
+def test_the_best_run_is_not_praised_where_a_baseline_is_better() -> None:
+    """Nobody should read in green that a run is the best of several which all lose to a simple rule."""
+    runs = [run("a", 0.7), run("b", 0.72)]
+    worse = [replace(each, table=replace(each.table, skill=Interval(-0.1, -0.2, -0.05))) for each in runs]
+    page = compare_runs(worse)
+    assert page.said is not None
+    assert page.said.tone == "worse"
+    assert page.said.headline.endswith("and is worse than its best baseline.")
+    assert "It is worse than flat, its best baseline." in page.said.better
+
+
 def test_runs_on_other_rows_are_not_called_better() -> None:
     other = run("b", 0.75, hashes={"source": "cd"})
     page = compare_runs([run("a", 0.52), other])

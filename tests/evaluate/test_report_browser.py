@@ -107,12 +107,12 @@ def test_shows_everything_without_a_complaint(
     assert ratio >= 4.5, where  # WCAG 2 AA for text
 
 
-def test_first_screen_answers_the_three_questions(browser: Any, page: Path) -> None:
+def test_first_screen_answers_the_four_questions(browser: Any, page: Path) -> None:
     browser.open(page, width=1280, height=800)
     bottoms = browser.run(
         "[...document.querySelectorAll('.answers section')].map(s => s.getBoundingClientRect().bottom)"
     )
-    assert len(bottoms) == 3
+    assert len(bottoms) == 4
     assert max(bottoms) < 800
     assert browser.run("document.querySelector('.evidence svg').getBoundingClientRect().top") < 800
 
