@@ -8,7 +8,7 @@ have no heading yet, so that a numbered heading in its place always comes first.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from quantattn.data.filings.headings import (
@@ -20,6 +20,7 @@ from quantattn.data.filings.headings import (
     end_of_report,
     is_above_an_entry,
     keys_of,
+    names_of,
     telling_length,
     telling_lengths,
 )
@@ -49,29 +50,31 @@ def is_index(text: str, chosen: Sequence[Choice]) -> bool:
     return short and max(telling_lengths(text[:stop], headings)) < ENOUGH_TEXT
 
 
-def out_of_order(text: str, chosen: Sequence[Choice], headings: Iterable[Heading], scheme: Scheme) -> list[Choice]:
+def out_of_order(text: str, chosen: Sequence[Choice], headings: Sequence[Heading], scheme: Scheme) -> list[Choice]:
     """`chosen`, and the headings with a title of the form and text of their own that open items it lacks."""
-    last = max((heading.end for heading, _ in chosen), default=0)
-    stop = end_of_report(text, last)
-    every = [heading for heading in headings if heading.start < stop]
     known = {name for _, names in chosen for name in names}
     added: list[Choice] = []
-    for heading, length in zip(every, telling_lengths(text[:stop], every), strict=True):
-        meant = [names for names, _ in keys_of(heading, scheme)]
-        if heading.worth == STRONG and length >= ENOUGH_TEXT and len(meant) == 1 and known.isdisjoint(meant[0]):
-            added.append((heading, meant[0]))
-            known.update(meant[0])
+    for n, heading in enumerate(headings):
+        meant = [names for names, _ in keys_of(heading, scheme)] if heading.worth == STRONG else []
+        if len(meant) == 1 and known.isdisjoint(meant[0]):
+            after = headings[n + 1].start if n + 1 < len(headings) else len(text)
+            if telling_length(text, heading.end, after) == ENOUGH_TEXT:
+                added.append((heading, meant[0]))
+                known.update(meant[0])
+    if added:
+        stop = end_of_report(text, max((heading.end for heading, _ in chosen), default=0))
+        added = [(heading, names) for heading, names in added if heading.start < stop]
     return _in_place([*chosen, *added])
 
 
-def by_title(text: str, chosen: Sequence[Choice], listed: Collection[str], scheme: Scheme) -> list[Choice]:
+def by_title(text: str, chosen: Sequence[Choice], every: Iterable[Heading], scheme: Scheme) -> list[Choice]:
     """`chosen`, and the lines that are the title alone of an item that it lacks.
 
     Args:
         text: of the filing.
         chosen: headings in the order of the text.
-        listed: items that some line of the filing names by their number, such as one of its table of contents. Others
-            are looked for only when the form has always had them: risk factors were no item before there was Item 1A.
+        every: lines of the filing that name items by their number, those of its table of contents too. Other items are
+            looked for only when the form has always had them: risk factors were no item before there was Item 1A.
         scheme: of the form.
 
     Returns:
@@ -79,7 +82,11 @@ def by_title(text: str, chosen: Sequence[Choice], listed: Collection[str], schem
         nothing is chosen, titles in any order, if they are three or more.
     """
     known = {name for _, names in chosen for name in names}
-    wanted = [name for name in scheme.alone if name not in known and (name in listed or name not in scheme.since)]
+    wanted = [name for name in scheme.alone if name not in known]
+    if not wanted:
+        return list(chosen)
+    listed = {name for heading in every for name in names_of(heading, scheme)}
+    wanted = [name for name in wanted if name in listed or name not in scheme.since]
     added: list[Choice] = []
     before, start = -1, 0
     for heading, names in chosen:

@@ -58,7 +58,7 @@ STRONG, WEAK, CONTINUED = 1.0, 0.4, 0.05
 """Worth of a heading with a title of the form, of one without, of a repeated one ("Item 1. Business (Continued)")."""
 ENOUGH_TEXT = 400
 """Characters behind a heading beyond which more of them say no more about it."""
-_LONGEST_ENTRY = 4_000
+_LONGEST_ENTRY, _LONGEST_LINE = 4_000, 300
 _SHORTEST_CONTENTS = 3
 _WORDS_OF_SIGNING, _NEAR, _PAGES = 160, 300, 100
 
@@ -214,7 +214,7 @@ def telling_length(text: str, at: int, end: int) -> int:
         stop = text.find("\n", at, end)
         stop = end if stop < 0 else stop
         line = text[at:stop].strip()
-        told += 0 if _is_entry(line) else len(line)
+        told += len(line) if len(line) >= _LONGEST_LINE or not _is_entry(line) else 0
         at = stop + 1
     return min(told, ENOUGH_TEXT)
 
@@ -284,7 +284,7 @@ def _is_thin(text: str, heading: Heading, length: int) -> bool:
 def _is_entry(line: str) -> bool:
     if not line or _PAGE_NUMBER.match(line) or _CONTENTS_TITLE.match(line) or _PART.match("\n" + line):
         return True
-    return len(line) < 300 and (_ENDS_WITH_PAGE.search(line) is not None or not after_title(line))
+    return len(line) < _LONGEST_LINE and (_ENDS_WITH_PAGE.search(line) is not None or not after_title(line))
 
 
 def with_text(heading: Heading, length: int) -> float:

@@ -25,7 +25,6 @@ from quantattn.data.filings.headings import (
     find_headings,
     find_parts,
     keys_of,
-    names_of,
     opening_lines,
     telling_lengths,
     with_text,
@@ -175,8 +174,7 @@ def items_of(text: str, form: str, annual_report: str | None = None, filed: date
     else:
         chosen = _in_order(text, headings, scheme)
         chosen = [] if is_index(text, chosen) else out_of_order(text, chosen, headings, scheme)
-        listed = {name for heading in every for name in names_of(heading, scheme)}
-        chosen = by_part(text, by_title(text, chosen, listed, scheme), parts, scheme)
+        chosen = by_part(text, by_title(text, chosen, every, scheme), parts, scheme)
     sections = _cut(text, chosen, parts, scheme)
     if annual_report is not None:
         sections = [_follow(section, text, annual_report) for section in sections]
