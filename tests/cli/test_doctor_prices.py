@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from quantattn.cli.diagnosis.reading import open_reading
 from quantattn.data.recognise import recognise
+from quantattn.data.sources import scan_bars
 from quantattn.data.sources.source import Source
 
 DAY = int(dt.datetime(2024, 1, 2, tzinfo=dt.UTC).timestamp()) * 10**9
@@ -106,3 +108,44 @@ def test_of_a_file_without_a_sound_row_the_first_is_shown(tmp_path: Path) -> Non
         told(tmp_path / "ABC.csv", text)
     with pytest.raises(ValueError, match=r"no quote .*1 rows cannot, the first in Q\.csv, line 2: impossible price"):
         told(tmp_path / "Q.csv", "timestamp,bid,ask\n2024-01-02,0,1\n")
+
+
+@pytest.mark.parametrize("kind", [pl.Datetime("us"), pl.Datetime("ns", "Europe/Paris"), pl.String(), pl.Int64()])
+def test_parquet_is_read_as_text_of_the_same_values_is(tmp_path: Path, kind: pl.DataType) -> None:
+    stamps = pl.Series("time", [(DAY + n * MINUTE) // 10**6 for n in (2, 1, 3)])
+    rows = pl.DataFrame(
+        {
+            "open": [1.1, 0.1 + 0.2, 1e-7],
+            "high": [2.0] * 3,
+            "low": [1e-9] * 3,
+            "close": [1.5, None, 0.25],
+            "volume": [5] * 3,
+        }
+    )
+    if kind == pl.Int64():
+        times = stamps
+    elif kind == pl.String():
+        times = pl.from_epoch(stamps, "ms").dt.to_string("%Y-%m-%d %H:%M:%S")
+    else:
+        zone = getattr(kind, "time_zone", None)
+        times = pl.from_epoch(stamps, "ms").cast(pl.Datetime(kind.time_unit))  # type: ignore[attr-defined]
+        times = times if zone is None else times.dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
+    path = tmp_path / "ABC.parquet"
+    rows.with_columns(times.alias("time"), more=pl.lit([1])).write_parquet(path)
+    found = recognise(path)
+    assert found.format is not None
+    assert found.format.name == "bars"
+    source = open_reading(found.format, path, found.claim.settings, ()).read(tmp_path / "aside.csv")
+    text = rows.with_columns(pl.from_epoch(stamps, "ms").dt.to_string("%Y-%m-%dT%H:%M:%S").alias("time"))
+    same = told(tmp_path / "ABC.csv", text.write_csv())
+    assert source.frame.collect().equals(same.frame.collect())
+    assert source.report.rows_read == 2
+    assert "ABC.parquet: 1 of them have no close and are no bars: 0 before the first of their instrument, 0 after" in (
+        "\n".join(source.report.notes)
+    )
+    rows.drop("close").with_columns(times.alias("time")).write_parquet(path)
+    with pytest.raises(ValueError, match=r"ABC\.parquet has the columns .*; expected a time and a close among them"):
+        scan_bars(path)
+    rows.with_columns(times.alias("time"), close=pl.lit([1.0])).write_parquet(path)
+    with pytest.raises(ValueError, match=r"ABC\.parquet: column 'close' is List.*; expected text, numbers or times"):
+        scan_bars(path)

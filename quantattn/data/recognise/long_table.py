@@ -43,7 +43,7 @@ def table(look: Look) -> Claim | None:
     if look.columns is not None:
         if not look.columns:
             return None
-        return _claim(list(look.columns), _parquet_values(look), look.columns, "it is Parquet with columns")
+        return _claim(list(look.columns), parquet_values(look), look.columns, "it is Parquet with columns")
     if look.text is None or look.text.lstrip().startswith(("{", "[")) or not _is_table(look):
         return None
     values = {name: [row[n] for row in look.rows] for n, name in enumerate(look.header)}
@@ -56,7 +56,8 @@ def _is_table(look: Look) -> bool:
     return named and bool(look.rows) and len(look.rows) > 0.9 * (len(look.lines) - 1)
 
 
-def _parquet_values(look: Look) -> dict[str, list[str]]:
+def parquet_values(look: Look) -> dict[str, list[str]]:
+    """The first rows of a Parquet file as text, column by column; those that hold no single values are left out."""
     flat = [name for name, kind in (look.columns or {}).items() if not kind.is_nested() and kind != pl.Binary]
     try:
         head = pl.scan_parquet(look.path, glob=False).select(pl.col(flat).cast(pl.String)).head(200).collect()

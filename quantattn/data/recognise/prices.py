@@ -10,7 +10,7 @@ import polars as pl
 
 from quantattn.data.recognise.exchange import shown
 from quantattn.data.recognise.formats import Claim
-from quantattn.data.recognise.long_table import quoted
+from quantattn.data.recognise.long_table import parquet_values, quoted
 from quantattn.data.recognise.look import Look
 from quantattn.data.recognise.time_forms import time_form
 from quantattn.data.sources.bar_files import PRICES, STARTS, bar_places
@@ -49,6 +49,8 @@ def ticks(look: Look) -> Claim | None:
 
 def bars(look: Look) -> Claim | None:
     """A header with a time and a close, three header rows, a panel of closes, or rows that can be nothing but bars."""
+    if look.columns:
+        return _of_columns(look, look.columns)
     if not look.header or look.text is None:
         return None
     third = look.rows[1] if len(look.rows) > 1 else ()
@@ -60,6 +62,22 @@ def bars(look: Look) -> Claim | None:
     if "time" in found and "close" in found:
         return _of_rows(f"its header names a time and a close: {shown(look)}", names, found, look.rows)
     return _panel(look)
+
+
+def _of_columns(look: Look, columns: pl.Schema) -> Claim | None:
+    """Parquet with a time, an open, a high, a low and a close."""
+    names, found = bar_places(list(columns), {})
+    head = parquet_values(look)
+    if not {"time", *PRICES} <= found.keys() or any(list(columns)[n] not in head for n in found.values()):
+        return None
+    nothing = [""] * len(next(iter(head.values())))
+    rows = list(zip(*(head.get(name, nothing) for name in columns), strict=True))
+    shown = ", ".join(columns)[:80]
+    claim = _of_rows(f"it is Parquet with a time and open, high, low and close: {shown}", names, found, rows)
+    # What holds times is written as ISO when it is read.
+    native = isinstance(columns[list(columns)[found["time"]]], (pl.Date, pl.Datetime))
+    own = {name: value for name, value in claim.settings.items() if not native or name != "time_format"}
+    return Claim(claim.why, own)
 
 
 def _of_rows(why: str, names: Sequence[str], found: Mapping[str, int], rows: Sequence[Sequence[str]]) -> Claim:

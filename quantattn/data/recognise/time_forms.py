@@ -9,6 +9,7 @@ import polars as pl
 
 _ISO = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)? ?(Z|[+-]\d\d(:?\d\d)?)?)?")
 _EPOCHS = {10: "s", 13: "ms", 16: "us", 19: "ns"}
+_FRACTION_OF_SECONDS = re.compile(r"\d{10}\.\d{1,9}")
 _NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _SHAPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"\d{6} \d\d:\d\d:\d\d", ("%y%m%d %H:%M:%S",)),
@@ -16,6 +17,12 @@ _SHAPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"\d{8} \d{6}", ("%Y%m%d %H%M%S",)),
     (r"\d{8} \d\d:\d\d(:\d\d(\.\d{1,9})?)?", ("%Y%m%d",)),
     (r"\d{8}T", ("%Y%m%dT",)),
+    (r"\d{4}-\d\d-\d\dD\d\d:\d\d:\d\d\.\d{1,9}", ("%Y-%m-%dD%H:%M:%S%.f",)),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", ("%Y-%m-%d %H:%M:%S UTC",)),
+    (
+        r"\d\d?/\d\d?/\d{4} \d\d?:\d\d:\d\d [AP]M",
+        ("%m/%d/%Y %I:%M:%S %p", "%d/%m/%Y %I:%M:%S %p"),
+    ),
     (r"\d{8}", ("%Y%m%d",)),
     (r"\d{4}\.\d\d\.\d\d( \d\d:\d\d(:\d\d(\.\d{1,9})?)?)?", ("%Y.%m.%d",)),
     (r"\d{4}/\d\d?/\d\d?( \d\d?:\d\d(:\d\d(\.\d{1,9})?)?)?", ("%Y/%m/%d",)),
@@ -46,6 +53,8 @@ def time_form(found: Sequence[str]) -> tuple[str, ...]:
             return (unit,)
         if lengths == {6} and _parse(some, "%y%m%d"):
             return ("yymmdd",)
+    if all(_FRACTION_OF_SECONDS.fullmatch(each) for each in some) and _plausible(int(float(some[0])), "s"):
+        return ("s",)
     for shape, dates in _SHAPES:
         if all(re.fullmatch(shape, each) for each in some):
             return tuple(form for date in dates if _parse(some, form := date + _clock(some, date)))
@@ -54,7 +63,7 @@ def time_form(found: Sequence[str]) -> tuple[str, ...]:
 
 def _clock(some: Sequence[str], date: str) -> str:
     """The form of what follows the date."""
-    if "%H" in date or (match := _CLOCK.search(some[0])) is None:
+    if "%H" in date or "%I" in date or (match := _CLOCK.search(some[0])) is None:
         return ""
     seconds = ":%S" if match["s"] else ""
     # Vendors drop the zeros of a fraction, all of them too.

@@ -1,4 +1,4 @@
-"""Files of bars → one long table of text: a row a bar, whatever way the columns were laid out."""
+"""Files of bars, text or Parquet → one long table of text: a row a bar, whatever way the columns were laid out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from quantattn.data.sources.table_files import FAULT, LINE, TEXT
+from quantattn.data.sources.table_files import FAULT, LINE, TEXT, is_parquet, readable
 from quantattn.data.sources.text_rows import first_lines, numbered, split_header
 
 PRICES = ("open", "high", "low", "close")
@@ -23,7 +23,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "time": (
         *_TIMES,
         *("gmt time", "local time", "time (utc)", "timestamp_utc", "datetime_utc", "date_utc", "day", "unix"),
-        *("ts_event", *STARTS, ""),
+        *("ts_event", "__index_level_0__", *STARTS, ""),
     ),
     "clock": ("time",),
     "entity": ("symbol", "ticker", "name"),
@@ -80,6 +80,8 @@ def read_bar_text(
     unknown = sorted(set(columns) - {*FIELDS, "time", "clock", "entity"})
     if unknown:
         raise ValueError(f"columns may give {', '.join((*FIELDS, 'time', 'clock', 'entity'))}, got {unknown[0]!r}")
+    if is_parquet(file):
+        return _columns(file, columns, entity or _DATED.sub("", file.name.split(".")[0]))
     lines = first_lines(file, 3)
     if not lines:
         raise ValueError(f"{file.name} is empty; expected a header line")
@@ -113,6 +115,32 @@ def _of_header(
     if found.keys() & {*PRICES, "volume"} or found.keys() & {"clock", "entity"}:
         raise ValueError(f"{file.name} has no column close; its header is {shown!r}: name it with columns")
     return _wide(file, separator, header, found["time"], headers)
+
+
+def _columns(file: Path, columns: Mapping[str, str], entity: str) -> BarText:
+    """Parquet, a bar a row: every value as its shortest text."""
+    frame = pl.scan_parquet(file, glob=False)
+    schema = readable(frame.head(0), file).schema
+    names, found = bar_places(list(schema), columns)
+    if not {"time", "close"} <= found.keys():
+        raise ValueError(
+            f"{file.name} has the columns {', '.join(schema)[:160]}; expected a time and a close among them"
+        )
+    kinds = {n: (name, kind) for n, (name, kind) in enumerate(schema.items()) if n in found.values()}
+    for name, kind in kinds.values():
+        if kind.is_nested() or kind == pl.Binary:
+            raise ValueError(f"{file.name}: column {name!r} is {kind}; expected text, numbers or times")
+    rows = frame.select(_as_text(name, kind).fill_null("").alias(f"c{n}") for n, (name, kind) in kinds.items())
+    rows = rows.with_row_index(LINE, offset=1)
+    shown = pl.concat_str(pl.exclude(LINE), separator=",").alias(TEXT)
+    rows = rows.with_columns(pl.col(LINE).cast(pl.Int64), shown, pl.lit(None, pl.String).alias(FAULT))
+    return _chosen_bars(rows, list(schema), found, entity, names[found["time"]])
+
+
+def _as_text(name: str, kind: pl.DataType) -> pl.Expr:
+    if isinstance(kind, pl.Datetime):
+        return pl.col(name).dt.to_string("%Y-%m-%dT%H:%M:%S%.9f" + ("%:z" if kind.time_zone else ""))
+    return pl.col(name).cast(pl.String)
 
 
 def _is_number(text: str) -> bool:
@@ -149,6 +177,12 @@ def _bar_a_line(
     file: Path, separator: str, header: list[str], found: dict[str, int], entity: str, headers: int, time: str
 ) -> BarText:
     frame = numbered(file, separator, len(header), found.values(), headers).frame
+    return _chosen_bars(frame, header, found, entity, time)
+
+
+def _chosen_bars(
+    frame: pl.LazyFrame, header: Sequence[str], found: Mapping[str, int], entity: str, time: str
+) -> BarText:
     stamp = pl.concat_str(
         [pl.col(f"c{found[n]}").str.strip_chars() for n in ("time", "clock") if n in found], separator=" "
     )

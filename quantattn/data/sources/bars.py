@@ -76,7 +76,7 @@ def scan_bars(
     `calendar` or, without one, the midnight that ends it in `zone`; for other stamps the stamp plus `length`.
 
     Args:
-        path: a text file (also .gz, .zst, .xz, .zip), a pattern, or a folder of them.
+        path: a text file (also .gz, .zst, .xz, .zip) or one of Parquet, a pattern, or a folder of them.
         entity: name for files of one instrument; None takes what a file says, or the start of its name.
         names: of the columns of files without a header: ["time", "open", "high", "low", "close", "volume"].
         columns: our name of a field ("open", "high", "low", "close", "volume", "time", "clock", "entity") → the file's

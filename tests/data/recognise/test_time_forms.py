@@ -26,6 +26,9 @@ WRITTEN = {
     "%d/%m/%Y %H:%M:%S": "%d/%m/%Y %H:%M:%S",
     "%d%b%y:%H:%M:%S": "%d%b%y:%H:%M:%S",
     "%d-%b-%Y %H:%M:%S": "%d-%b-%Y %H:%M:%S",
+    "%Y-%m-%dD%H:%M:%S%.f": "%Y-%m-%dD%H:%M:%S.000000000",
+    "%Y-%m-%d %H:%M:%S UTC": "%Y-%m-%d %H:%M:%S UTC",
+    "%m/%d/%Y %I:%M:%S %p": "%m/%d/%Y %I:%M:%S %p",
 }
 """Form → how Python writes it."""
 SECONDS = st.datetimes(dt.datetime(2001, 1, 1), dt.datetime(2060, 1, 1)).map(lambda t: t.replace(microsecond=0))
@@ -54,6 +57,8 @@ def test_the_form_that_is_told_reads_what_was_written(form: str, when: dt.dateti
     [
         (["1612137600000", "1612137600001"], ("ms",)),
         (["1612137600"], ("s",)),
+        (["1612137600.1", "1612137600.123456"], ("s",)),
+        (["0612137600.1"], ()),
         (["930131", "991231"], ("yymmdd",)),
         (["20110505"], ("%Y%m%d",)),
         (["20230718T"], ("%Y%m%dT",)),

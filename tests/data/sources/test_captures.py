@@ -63,7 +63,7 @@ VENUES: dict[str, list[dict[str, Any]]] = {
     ],
     "www.deribit.com": [
         change(5, type="snapshot", bids=[["new", 99.0, 1.0]], asks=[["new", 101.0, 3.0]]),
-        change(8, type="change", prev_change_id=5, bids=[["delete", 99.0, 0.0]], asks=[["new", 100.5, 4.0]]),
+        change(8, type="change", prev_change_id=5, bids=[["delete", 99.0, 7.0]], asks=[["new", 100.5, 4.0]]),
         deribit(
             "trades",
             [
