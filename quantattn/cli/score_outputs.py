@@ -72,10 +72,14 @@ def output_of(asked: OutputSettings, model: Model) -> Output:
         made.check(model, streamed=False)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if asked.output == "next_event" and not _predicts_next(extra.get("objective")):
+    if asked.output == "next_event" and not _predicts_next(objective := extra.get("objective")):
         raise UsageError(
-            f"output=next_event: this model does not say that it was trained with objective=next_event, but "
-            f"{json.dumps(extra.get('objective'))}"
+            "output=next_event: this model does not say that it was trained with objective=next_event, but "
+            + (
+                "nothing of its objective, as models of older versions and those saved from Python: train it again"
+                if objective is None
+                else json.dumps(objective)
+            )
         )
     return made
 

@@ -107,7 +107,7 @@ def test_incremental_ends_with_nothing_new_and_its_rows_are_those_of_any_job(
         ("causal", "unit=item", "unit=item, but data is market, whose units are decision, event and sequence"),
         ("causal", "as_of=no.csv", "as_of=no.csv: there is no such file"),
         ("causal", "output=attention layer=7", "layer must lie in -2 … 1, got 7"),
-        ("masked", "output=next_event", "does not say that it was trained with objective=next_event, but null"),
+        ("masked", "output=next_event", "does not say that it was trained with objective=next_event, but nothing"),
         ("bidirectional", "incremental=states", "its model must be causal"),
         ("causal", "incremental=states unit=sequence", "is another one when it has grown; give unit=event"),
         ("causal", "incremental=states output=embeddings", "use pooling=last"),
