@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from quantattn.data import filed, grown_tokens
 from quantattn.data.cuts import cut
+from quantattn.data.digest import columns_sha256
 from quantattn.data.filed import Filed, Room, Texts
 from quantattn.data.filings.filed_market import FiledMarket
 from quantattn.data.market.encode import Unlabelled, encode_market
@@ -224,3 +226,13 @@ def test_runs_of_texts_are_the_same_in_blocks(small: Callable[[int, int], None])
     unused = Texts(["z", "a", None, "b"], np.asarray([1, 1, 2, 3, 3, 3, 1], np.int32))
     assert list(unused.runs()) == list(Texts.of(texts).runs())
     assert unused == Texts.of(texts) == tuple(texts) != tuple(texts[1:])
+
+
+def test_a_hash_of_columns_is_the_same_in_blocks(small: Callable[[int, int], None]) -> None:
+    """Sha256 of names, types, shapes and little-endian bytes, whatever the blocks; each row is in it."""
+    columns = {"b": np.arange(20, dtype=">i4").reshape(10, 2), "a": np.arange(10, dtype=np.float32)[::-1]}
+    plain = b"a <f4 (10,)\n" + np.arange(9, -1, -1, dtype="<f4").tobytes()
+    plain += b"b <i4 (10, 2)\n" + np.arange(20, dtype="<i4").tobytes()
+    for block in (2**20, 3):
+        small(1, block)
+        assert columns_sha256(columns) == hashlib.sha256(plain).hexdigest()

@@ -95,3 +95,27 @@ def test_rows_that_skip_or_turn_back_are_refused(row: list[int]) -> None:
         work(np.array(row))
     with pytest.raises(ValueError, match="6 decisions make 2 rows, but as_of has 3"):
         work(np.array([0, 0, 0, 0, 0, 1]))
+
+
+def test_a_shard_ends_as_soon_as_it_is_full_and_no_row_is_cut() -> None:
+    """Random windows, some without a decision, and rows of random pieces, against each sequence looked at in turn."""
+    rng = np.random.default_rng(0)
+    for turn in range(60):
+        offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 9, 8))])
+        table = TokenTable({"code": np.arange(offsets[-1])}, np.arange(offsets[-1]), offsets, tuple("abcdefgh"))
+        row = np.sort(rng.permutation(offsets[-1])[: int(rng.integers(1, offsets[-1] + 1))])
+        sequences = SequenceSet(table, Decisions(row), 3, "windows")
+        pieces = np.cumsum(np.append(0, rng.random(len(row) - 1) < 0.5)) if turn % 2 else None
+        rows = len(row) if pieces is None else int(pieces[-1]) + 1
+        least, expected, begin = int(rng.integers(1, 9)), [], 0
+        first = sequences.first.tolist()
+        for end in range(1, len(sequences) + 1):
+            cut = pieces is not None and 0 < first[end] < len(row) and pieces[first[end] - 1] == pieces[first[end]]
+            if (first[end] - first[begin] >= least and not cut) or (
+                end == len(sequences) and first[end] > first[begin]
+            ):
+                expected.append((begin, end, first[end] - first[begin]))
+                begin = end
+        made = make_plan(Work(sequences, np.arange(rows), ["E"] * rows, {}, {}, pieces), "m", least)
+        assert [(shard.first, shard.last, shard.decisions) for shard in made.shards] == expected
+        assert [shard.name for shard in made.shards] == [f"shard-{n:06d}" for n in range(len(expected))]
