@@ -74,6 +74,8 @@ def read_folder(folder: Path, largest: Mapping[str, int]) -> tuple[dict[str, byt
         raise ValueError(f"there is no model folder at {folder}{hint}")
     names = sorted(entry.name for entry in os.scandir(folder))
     if names != sorted([*largest, MANIFEST]):
+        if (folder / "model" / MANIFEST).is_file():
+            raise ValueError(f"{folder} is the folder of a run; its model is {folder / 'model'}")
         wanted = ", ".join(sorted([*largest, MANIFEST]))
         raise ValueError(f"model folder {folder} must hold {wanted}, it has {told(str(names))}")
     raw = read_file(folder / MANIFEST, _LARGEST_MANIFEST)
@@ -183,10 +185,13 @@ def _manifest(where: Path, raw: bytes, names: set[str]) -> tuple[str, dict[str, 
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     if path.read_bytes() != content:
         raise OSError(f"{path} does not hold what was written to it")
 
