@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from quantattn.batch import IGNORE
 from quantattn.data.pack import SequenceSet
@@ -28,7 +28,7 @@ def with_attention(
     model: Model,
     prepared: Prepared,
     target: str,
-    said: Mapping[str, Any],
+    said: Mapping[str, Tensor],
     *,
     device: str = "cpu",
     autocast: torch.dtype | None = None,
@@ -49,7 +49,7 @@ def with_attention(
     model = model.to(device).eval()
     rows = []
     with torch.autocast(torch.device(device).type, dtype=autocast or torch.float32, enabled=autocast is not None):
-        for key, forecast, came in _chosen(prepared, prepared.test.decisions.targets[target], said):
+        for key, forecast, came in _chosen(prepared, torch.as_tensor(prepared.test.decisions.targets[target]), said):
             entity, when = str(prepared.entity["test"][key]), int(prepared.as_of["test"][key])
             name = (Cell(f"{entity}, {_moment(when)}", sort=f"{when:020d}"),)
             rows.append(
@@ -69,26 +69,28 @@ def with_attention(
     return replace(report, sheets=(*report.sheets, Sheet("What the model looked at", note, head, tuple(rows))))
 
 
-def _chosen(prepared: Prepared, outcome: npt.NDArray[Any], said: Mapping[str, Any]) -> list[tuple[int, str, str]]:
+def _chosen(prepared: Prepared, outcome: Tensor, said: Mapping[str, Tensor]) -> list[tuple[int, str, str]]:
     """Number of each decision, what was said, and what came."""
     if prepared.classes:
-        prob = np.asarray(said["prob"], np.float64)
-        guess, sure = prob.argmax(axis=1), -prob.max(axis=1)
-        known = outcome != IGNORE
-        kinds = [known & (guess == outcome), known & (guess != outcome)]
-        order = [np.flatnonzero(kind)[np.argsort(sure[kind], kind="stable")][:EACH] for kind in kinds]
-        names = prepared.classes
-        return [(int(q), f"{names[guess[q]]}, {-sure[q]:.0%}", names[outcome[q]]) for q in np.concatenate(order)]
-    value = np.asarray(said["value"], np.float64)
-    there = np.flatnonzero(np.isfinite(outcome))
-    ranked = there[np.argsort(-value[there], kind="stable")]
-    ends = dict.fromkeys([*ranked[:EACH].tolist(), *ranked[-EACH:].tolist()])
-    return [(q, f"{value[q]:.4g}", f"{outcome[q]:.4g}") for q in ends]
+        sure, guess = said["prob"].double().max(dim=1)
+        known, names = outcome != IGNORE, prepared.classes
+        found = [_highest(sure, known & (guess == outcome)), _highest(sure, known & (guess != outcome))]
+        return [(q, f"{names[guess[q]]}, {float(sure[q]):.0%}", names[outcome[q]]) for q in [*found[0], *found[1]]]
+    value, there = said["value"].double(), outcome.isfinite()
+    ends = dict.fromkeys([*_highest(value, there), *_highest(-value, there)[::-1]])
+    return [(q, f"{float(value[q]):.4g}", f"{float(outcome[q]):.4g}") for q in ends]
+
+
+def _highest(values: Tensor, there: Tensor) -> list[int]:
+    """Numbers of the highest of these values, the highest first and the first of equal ones."""
+    rows = there.nonzero()[:, 0]
+    best = rows[values[rows].sort(descending=True, stable=True).indices[:EACH]]
+    return [int(row) for row in best]
 
 
 def _looked_at(model: Model, sequences: SequenceSet, key: int) -> list[Cell]:
     """The largest weights with their events, and how many events there were."""
-    place = int(np.searchsorted(sequences.first, key, side="right")) - 1
+    place = bisect_right(sequences.first, key) - 1
     batch = sequences.pack([place])
     own = batch.keys == key
     one = replace(batch, positions=batch.positions[own], keys=batch.keys[own], targets={})
@@ -108,4 +110,4 @@ def _looked_at(model: Model, sequences: SequenceSet, key: int) -> list[Cell]:
 
 def _moment(time: int) -> str:
     """Nanoseconds UTC as a date and a time of day."""
-    return str(np.datetime64(time, "ns").astype("datetime64[s]")).replace("T", " ")
+    return dt.datetime.fromtimestamp(time // 10**9, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -280,7 +280,7 @@ def evaluate(
         table, report = close(prepared, target, scores, learning, story, seed=settings.seed)
         outcome = prepared.test.decisions.targets[target]
         report, found = with_coverage(report, settings.card, arrays(scores), outcome)
-        report = with_attention(report, module.model, prepared, target, arrays(scores), device=device, autocast=half)
+        report = with_attention(report, module.model, prepared, target, scores, device=device, autocast=half)
     else:
         model = module.model.to(device).eval()
         table, report = close_pretraining(prepared, model, module.objective, learning, story, seed=settings.seed)

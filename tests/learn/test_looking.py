@@ -53,8 +53,7 @@ def test_weights_are_those_of_the_whole_pack_and_dates_those_of_their_events() -
     prepared, model = made(np.arange(20) % 2)
     test = prepared.test
     assert max(np.diff(test.first)) > 1, "several decisions share a sequence"
-    said = {name: values.numpy() for name, values in predict(model, test, 1000).items()}
-    rows = table_of(prepared, model, said)
+    rows = table_of(prepared, model, predict(model, test, 1000))
     batch = test.pack(np.arange(len(test)))
     weights, back = attended(model.encoder, batch, top=3)
     for decision, _, came, *looked, seen in rows:
@@ -74,13 +73,13 @@ def test_the_surest_that_came_true_and_the_surest_that_did_not_are_shown() -> No
     label[5] = IGNORE
     prepared, model = made(label)
     sure = np.linspace(0.51, 0.99, 20)
-    prob = np.column_stack([1 - sure, sure])  # always "up"
+    prob = torch.as_tensor(np.column_stack([1 - sure, sure]))  # always "up"
     rows = table_of(prepared, model, {"prob": prob})
     minutes = [int(row[0].sort) // MINUTE for row in rows]
     assert minutes == ROWS[[19, 17, 15, 18, 16, 14]].tolist()
     assert [row[1].text for row in rows][:2] == ["up, 99%", "up, 94%"]
     assert [row[2].text for row in rows] == ["up"] * 3 + ["down"] * 3
-    prob[5] = [0, 1]  # surest of all, and nobody knows what came
+    prob[5] = torch.tensor([0.0, 1.0])  # surest of all, and nobody knows what came
     assert table_of(prepared, model, {"prob": prob}) == rows
     prepared.test.decisions.targets["label"][:] = IGNORE
     assert table_of(prepared, model, {"prob": prob}) == []
@@ -90,5 +89,5 @@ def test_of_values_the_highest_and_the_lowest_are_shown_each_once() -> None:
     outcome = np.full(20, np.nan)
     outcome[[2, 4, 7, 9]] = [1.5, -2, 0, 3]
     prepared, model = made(outcome, ())
-    rows = table_of(prepared, model, {"value": np.arange(20.0)})
+    rows = table_of(prepared, model, {"value": torch.arange(20.0)})
     assert [(row[1].text, row[2].text) for row in rows] == [("9", "3"), ("7", "0"), ("4", "-2"), ("2", "1.5")]
