@@ -46,9 +46,11 @@ def told(path: Path, text: str) -> Source:
         (f"timestamp_utc,open,high,low,close,volume\n2024-01-02T00:01:00,{BAR},5\n", DAY + MINUTE, 5),
         (f"timestamp,open,high,low,close,volume\n1704153660000,{BAR},0.0000000001\n", DAY + MINUTE, 1),
         (f"open_time,open,high,low,close\n2024-01-02 00:00:00,{BAR}\n2024-01-02 00:01:00,{BAR}\n", DAY + MINUTE, None),
+        (f"https://vendor.example\nunix,open,high,low,close,volume\n1704153660,{BAR},5\n", DAY + MINUTE, 5),
+        (f"ticker,window_start,open,high,low,close\nABC,{DAY},{BAR}\nABC,{DAY + MINUTE},{BAR}\n", DAY + MINUTE, None),
         (f"Date,Open,High,Low,Close,Volume\n01/02/2024,{BAR},5\n01/13/2024,{BAR},5\n", DAY + 1440 * MINUTE, 5),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_bars(tmp_path: Path, text: str, end: int | None, volume: int | None) -> None:
     if "<DATE>" in text:

@@ -31,7 +31,7 @@ _ENTITIES = (
     "disp",
     "entity",
 )
-_IS_ID = re.compile(r"(^|_|\b)id$|Id$|ID$")
+_IS_ID = re.compile(r"(^|_|\b)id$|Id$|ID$|(?i:(^|_|\b)(num|number|no)\.?$)")
 _KEY = re.compile(r"[A-Za-z0-9_./+-]+( [A-Za-z0-9_./+-]+)*")
 _WORDS = ("null", "true", "false", "nan", "inf")
 _FEW = 12

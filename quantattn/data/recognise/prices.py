@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import polars as pl
@@ -49,6 +50,9 @@ def ticks(look: Look) -> Claim | None:
 
 def bars(look: Look) -> Claim | None:
     """A header with a time and a close, three header rows, a panel of closes, or rows that can be nothing but bars."""
+    if len(look.header) == 1 and b"\n" in look.head:  # a title; the header stands after it
+        below = bars(replace(look, head=look.head.partition(b"\n")[2]))
+        return below and Claim(f"below a title, {below.why}", below.settings)
     if look.columns:
         return _of_columns(look, look.columns)
     if not look.header or look.text is None:

@@ -30,6 +30,7 @@ _SHAPES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"\d\d?/\d\d?/\d{4}( \d\d?:\d\d(:\d\d(\.\d{1,9})?)?)?", ("%m/%d/%Y", "%d/%m/%Y")),
     (r"\d\d[A-Za-z]{3}\d\d:\d\d:\d\d:\d\d", ("%d%b%y:%H:%M:%S",)),
     (r"\d\d?-[A-Za-z]{3}-\d{4}( \d\d:\d\d(:\d\d)?)?", ("%d-%b-%Y",)),
+    (r"\d\d?-[A-Za-z]{3}-\d\d", ("%d-%b-%y",)),
     (r"[A-Za-z]{3} \d\d?, \d{4}", ("%b %d, %Y",)),
 )
 """Shape of a text → the forms of its date, to which that of its clock is added where the shape leaves it open."""

@@ -14,7 +14,7 @@ from quantattn.data.sources.text_rows import first_lines, numbered, split_header
 
 PRICES = ("open", "high", "low", "close")
 FIELDS = (*PRICES, "volume")
-STARTS = ("open_time", "open time", "opentime", "start", "start_time", "begin")
+STARTS = ("open_time", "open time", "opentime", "window_start", "start", "start_time", "begin")
 """Names of columns that hold the starts of bars."""
 _DATED = re.compile(r"-\d{1,2}[smhdw]o?-\d{4}-\d\d(-\d\d)?$")
 """What follows the name in SYMBOL-1m-2021-11-27."""
@@ -86,35 +86,40 @@ def read_bar_text(
     if not lines:
         raise ValueError(f"{file.name} is empty; expected a header line")
     separator, first = split_header(file, lines[0])
+    titles = int(len(first) == 1 and len(lines) > 1)  # such as the address of who made the file
+    if titles:
+        separator, first = split_header(file, lines[1])
     own = entity or _DATED.sub("", file.name.split(".")[0])
     if names is not None:
         if len(first) != len(names):
             raise ValueError(
                 f"{file.name}, line 1: found {len(first)} fields in {lines[0][:120]!r}, but {len(names)} names"
             )
-        return _of_header(file, separator, list(names), columns, own, headers=0)
+        return _of_header(file, separator, list(names), columns, own, 0, titles)
     rows = [split_header(file, line, separator)[1] for line in lines]
     if len(rows) == 3 and _names_times(rows[2][0]) and not any(rows[2][1:]) and len(rows[1]) == len(rows[0]):
         return _three_rows(file, separator, rows, columns)
-    if any(_is_number(name) for name in rows[0]):
+    if any(_is_number(name) for name in first):
         raise ValueError(
             f"{file.name}, line 1: found {lines[0][:120]!r}, expected a header that names its columns, or names=[…]"
         )
-    return _of_header(file, separator, rows[0], columns, own, headers=1)
+    return _of_header(file, separator, first, columns, own, 1, titles)
 
 
 def _of_header(
-    file: Path, separator: str, header: list[str], columns: Mapping[str, str], entity: str, headers: int
+    file: Path, separator: str, header: list[str], columns: Mapping[str, str], entity: str, headers: int, titles: int
 ) -> BarText:
     names, found = bar_places(header, columns)
     shown = separator.join(header)[:120]
     if "time" not in found:
         raise ValueError(f"{file.name} has no column of times; its header is {shown!r}: name it with columns")
     if "close" in found:
-        return _bar_a_line(file, separator, header, found, entity, headers, names[found["time"]])
+        part = numbered(file, separator, len(header), found.values(), headers, titles)
+        return _chosen_bars(part.frame, header, found, entity, names[found["time"]])
     if found.keys() & {*PRICES, "volume"} or found.keys() & {"clock", "entity"}:
         raise ValueError(f"{file.name} has no column close; its header is {shown!r}: name it with columns")
-    return _wide(file, separator, header, found["time"], headers)
+    part = numbered(file, separator, len(header), range(len(header)), headers, titles)
+    return _wide(file, part.frame, header, found["time"])
 
 
 def _columns(file: Path, columns: Mapping[str, str], entity: str) -> BarText:
@@ -173,13 +178,6 @@ def _chosen(frame: pl.LazyFrame, places: Mapping[str, int | None], entity: pl.Ex
     return frame.select(LINE, TEXT, FAULT, entity.alias("entity"), stamp.alias("stamp"), **fields)
 
 
-def _bar_a_line(
-    file: Path, separator: str, header: list[str], found: dict[str, int], entity: str, headers: int, time: str
-) -> BarText:
-    frame = numbered(file, separator, len(header), found.values(), headers).frame
-    return _chosen_bars(frame, header, found, entity, time)
-
-
 def _chosen_bars(
     frame: pl.LazyFrame, header: Sequence[str], found: Mapping[str, int], entity: str, time: str
 ) -> BarText:
@@ -210,13 +208,12 @@ def _three_rows(file: Path, separator: str, rows: list[list[str]], columns: Mapp
     return BarText(pl.concat(parts), "three header rows", tuple(rest))
 
 
-def _wide(file: Path, separator: str, header: list[str], time: int, headers: int) -> BarText:
+def _wide(file: Path, frame: pl.LazyFrame, header: list[str], time: int) -> BarText:
     tickers = {f"c{n}": name for n, name in enumerate(header) if n != time}
     double = sorted({name for name in tickers.values() if not name or list(tickers.values()).count(name) > 1})
     if not tickers or double:
         what = f"{double[0]!r} twice or a column without a name" if double else "times alone"
         raise ValueError(f"{file.name}: the header has {what}; expected a time and a column for each instrument")
-    frame = numbered(file, separator, len(header), range(len(header)), headers).frame
     parts = [
         _chosen(frame, {"close": int(c[1:])}, pl.lit(name), pl.col(f"c{time}").str.strip_chars())
         for c, name in tickers.items()

@@ -38,11 +38,13 @@ class TextForm:
         separator: one character; None takes the one of `,`, `;`, tab and `|` under which the header has all columns.
         quote: the character around fields that hold a separator; doubled inside; None when there is none.
         names: of the columns when the file has no header.
+        titles: lines before the header, or before the first row.
     """
 
     separator: str | None = None
     quote: str | None = '"'
     names: tuple[str, ...] | None = None
+    titles: int = 0
 
     def __post_init__(self) -> None:
         for name, value in (("separator", self.separator), ("quote", self.quote)):
@@ -141,11 +143,13 @@ def scan_text(file: Path, form: TextForm, wanted: Sequence[str]) -> Part:
     plain = _plain(file)
     lines = pl.scan_lines(plain, name=TEXT, row_index_name=LINE, row_index_offset=1, glob=False)
     lines = lines.with_columns(pl.col(LINE).cast(pl.Int64), pl.col(TEXT).str.strip_prefix("\ufeff"))
+    if form.titles:
+        lines = lines.filter(pl.col(LINE) > form.titles)
     first = readable(lines.head(1), file)[TEXT].to_list()
     if not first:
         raise ValueError(f"{file.name} is empty; expected {'rows' if form.names else 'a header line'}")
     separator, names = _header(file, first[0], form, wanted)
-    body = lines if form.names else lines.filter(pl.col(LINE) > 1)
+    body = lines if form.names else lines.filter(pl.col(LINE) > form.titles + 1)
     rows = body.filter(pl.col(TEXT).str.len_bytes() > 0)
     quote = form.quote
     if (

@@ -90,11 +90,11 @@ def split_header(file: Path, line: str, separator: str | None = None) -> tuple[s
     return best, cells[best]
 
 
-def numbered(file: Path, separator: str, width: int, places: Iterable[int], headers: int = 1) -> Part:
-    """Columns by their places, "c0" …, of the lines after the header, whatever it calls them."""
+def numbered(file: Path, separator: str, width: int, places: Iterable[int], headers: int = 1, titles: int = 0) -> Part:
+    """Columns by their places, "c0" …, of the lines after titles and headers, whatever these call them."""
     names = tuple(f"c{n}" for n in range(width))
-    part = scan_text(file, TextForm(separator, '"', names), [names[n] for n in dict.fromkeys(places)])
-    return replace(part, frame=part.frame.filter(pl.col(LINE) > headers))
+    part = scan_text(file, TextForm(separator, '"', names, titles), [names[n] for n in dict.fromkeys(places)])
+    return replace(part, frame=part.frame.filter(pl.col(LINE) > titles + headers))
 
 
 def check_rows(

@@ -105,6 +105,8 @@ def test_a_table_tells_its_entity_its_time_and_the_types_of_its_columns(tmp_path
     assert "leaves out 'a <b'" in dated.why
     # An id that no two rows share names rows, and no entity.
     numbered = "".join(f"{n},2020-01-0{n},{n}.25\n" for n in range(1, 6))
+    cards = recognise(write(tmp_path, "when,cc_num,amt\n2020-01-01,7,1\n2020-01-02,7,1\n2020-01-02,8,1\n")).claim
+    assert cards.settings["id"] == "cc_num"
     assert "id" not in recognise(write(tmp_path, "transaction_id,date,amount\n" + numbered)).claim.settings
     # A number is not taken for a time when no calendar has it: months above 12 of a column of six digits.
     assert not recognise(write(tmp_path, "id,born\n1,706213\n2,455204\n")).read
