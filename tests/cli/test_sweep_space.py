@@ -18,6 +18,10 @@ NO_SPACE = [
     ({}, "space is empty"),
     ({"optimizer": {"lr": {**LR, "low": 1.0}}}, "space.optimizer.lr must rise from low to high, got 1.0 and 0.1"),
     ({"optimizer": {"lr": {**LR, "low": 0.0, "log": True}}}, "a logarithmic range has low above 0 and no step"),
+    (
+        {"optimizer": {"lr": {**LR, "log": True, "step": 0.1}}},
+        "a logarithmic range has low above 0 and no step, got low",
+    ),
     ({"optimizer": {"lr": {**LR, "lo": 1}}}, "unknown setting space.optimizer.lr.lo; did you mean 'low'?"),
     ({"optimizer.lr": {"low": "a", "high": 1}}, "space.optimizer.lr.low must be a number, got 'a'"),
     ({"optimizer.lr": {"high": 1}}, "space.optimizer.lr.low must be a number, got None"),
