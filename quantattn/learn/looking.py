@@ -49,7 +49,7 @@ def with_attention(
     model = model.to(device).eval()
     rows = []
     with torch.autocast(torch.device(device).type, dtype=autocast or torch.float32, enabled=autocast is not None):
-        for key, forecast, came in _chosen(prepared, torch.as_tensor(prepared.test.decisions.targets[target]), said):
+        for key, forecast, came in _chosen(prepared, torch.tensor(prepared.test.decisions.targets[target]), said):
             entity, when = str(prepared.entity["test"][key]), int(prepared.as_of["test"][key])
             name = (Cell(f"{entity}, {_moment(when)}", sort=f"{when:020d}"),)
             rows.append(

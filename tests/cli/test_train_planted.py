@@ -19,7 +19,7 @@ def test_the_closing_table_has_the_known_optimum(
     window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    given = ["data.source.filings=60", "data.source.companies=10", "data.source.distance=600", "data.source.copies=4"]
+    given = ["data.source.filings=30", "data.source.companies=10", "data.source.distance=600", "data.source.copies=4"]
     few = ["trainer.max_steps=2", "trainer.validate_every=2", "trainer.threads=1", "data.max_tokens_per_batch=4096"]
     arguments = ["experiment=planted_filings", *given, *few, f"data.max_seq_len={window}", f"paths.output_dir={run}"]
     monkeypatch.setattr(sys, "argv", ["quantattn", *arguments])

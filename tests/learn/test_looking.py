@@ -52,6 +52,7 @@ def table_of(prepared: Any, model: Model, said: dict[str, Any]) -> list[tuple[Ce
 def test_weights_are_those_of_the_whole_pack_and_dates_those_of_their_events() -> None:
     prepared, model = made(np.arange(20) % 2)
     test = prepared.test
+    test.decisions.targets["label"].flags.writeable = False  # as those of a mapped file are
     assert max(np.diff(test.first)) > 1, "several decisions share a sequence"
     rows = table_of(prepared, model, predict(model, test, 1000))
     batch = test.pack(np.arange(len(test)))
