@@ -35,13 +35,14 @@ def test_what_eight_bits_hold_is_kept_and_every_value_finds_its_place(device: st
 
 
 def test_scales_are_those_of_torch(device: str) -> None:
-    """Values far apart, more of them than one program finds the largest of; and after a rotation, but for its sums."""
+    """Values far apart, more of them than one program finds the largest of; and after a rotation, but for a unit of
+    float32 for each of its 64 terms."""
     size = torch.logspace(-4, 3, 1200)[torch.randperm(1200, generator=torch.Generator().manual_seed(0))]
-    x = (short(1, 1200, 1, 64) / 448 * size[:, None, None]).to(device)
+    x = (short(1, 1200, 1, 64) / 448 * size[:, None, None]).half().to(device)
     for incoherent in (False, True):
         found = round_inputs(x, x, x, incoherent=incoherent, seed=7)
         turned = rotated(x, 7) if incoherent else x
-        tolerance = 1e-6 if incoherent else 0
+        tolerance = 64 * 2.0**-24 if incoherent else 0
         torch.testing.assert_close(found.q_scale, quantise(turned, ROWS_Q).scales, rtol=tolerance, atol=0)
         torch.testing.assert_close(found.k_scale, quantise(turned, ROWS_K).scales, rtol=tolerance, atol=0)
         assert torch.equal(found.v_scale, quantise(x, 1200).scales[..., 0])
