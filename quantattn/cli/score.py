@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig
 
@@ -22,10 +21,10 @@ from quantattn.cli.score_incremental import check_incremental, keep_states, only
 from quantattn.cli.score_outputs import OutputSettings, check_unit, chooser, output_of, policy_of
 from quantattn.cli.settings import DataSettings, PathSettings
 from quantattn.cli.train import stopping_on_sigterm
-from quantattn.data.filed import Room, blocks
+from quantattn.data.filed import Room
 from quantattn.data.remote import fetch, is_remote
 from quantattn.nn import Artefact, load_model
-from quantattn.score import check_place, make_plan
+from quantattn.score import Work, check_place, make_plan
 from quantattn.score.crew import Recipe
 from quantattn.score.share import scratch
 from quantattn.score.sink import place_of
@@ -132,17 +131,7 @@ def _score(config: DictConfig, folder: Path) -> int:
     work, stream = only_new(asked, work, model, policy, out)
     if stream is not None and not len(work.as_of):
         return DONE
-    # Constants of the table, for who reads it: of how many trials the model is the best; of embeddings whether the
-    # table is whole, and from when on it may be used.
-    constant = {"trials": artefact.extra.get("trials")}
-    if asked.output == "embeddings":
-        constant = {"rows": len(work.as_of), "seen_until": artefact.extra.get("seen_until")}
-    columns = {
-        name: room.column(np.int64, (np.full(here.stop - here.start, value) for here in blocks(len(work.as_of))))
-        for name, value in constant.items()
-        if isinstance(value, int)
-    }
-    work = replace(work, described={**work.described, **columns})
+    work = _with_constants(asked, work, artefact, room)
     plan = make_plan(work, artefact.sha, asked.shard_decisions, policy, sizes(asked.data.path, work.hashes))
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
@@ -164,6 +153,19 @@ def _score(config: DictConfig, folder: Path) -> int:
     some = "" if asked.shards is None else f" of shards {asked.shards} of 0:{len(plan.shards)}"
     out.print(f"{asked.output}{some} in {asked.out}")
     return DONE
+
+
+def _with_constants(asked: ScoreSettings, work: Work, artefact: Artefact, room: Room) -> Work:
+    """With columns that are the same in all rows, for who reads the table.
+
+    Of how many trials the model is the best; of embeddings whether the table is whole, and from when on it may be used.
+    """
+    rows = len(work.as_of)
+    constant = {"trials": artefact.extra.get("trials")}
+    if asked.output == "embeddings":
+        constant = {"rows": rows, "seen_until": artefact.extra.get("seen_until")}
+    columns = {name: room.constant(value, rows) for name, value in constant.items() if isinstance(value, int)}
+    return replace(work, described={**work.described, **columns})
 
 
 def trained_data(asked: ScoreSettings, artefact: Artefact) -> Mapping[str, Any]:

@@ -141,6 +141,10 @@ class Room:
             grown.add(part)
         return grown.whole()
 
+    def constant(self, value: int, rows: int) -> npt.NDArray[Any]:
+        """(rows,) int64, the same in all."""
+        return self.column(np.int64, (np.full(here.stop - here.start, value) for here in blocks(rows)))
+
 
 class Texts(Sequence[str | None]):
     """Texts, None among them, of which few are different: each stands once, and every row is a number.

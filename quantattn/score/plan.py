@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -226,7 +225,7 @@ def _shards(work: Work, least: int) -> Iterator[Shard]:
     first, sequences = work.sequences.first, len(work.sequences)
     begin = number = 0
     while begin < sequences and (done := int(first[begin])) < int(first[-1]):
-        end = min(int(np.searchsorted(first, done + least)), sequences)
+        end = min(int(first.searchsorted(done + least)), sequences)
         while end < sequences and work.is_cut(int(first[end])):
             end += 1
         yield Shard(f"shard-{number:06d}", begin, end, int(first[end]) - done)

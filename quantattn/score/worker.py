@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from arro3.core import Array, DataType
 from torch import Tensor
@@ -77,7 +76,7 @@ class Worker:
         work = self.work
         begin, end = (int(work.sequences.first[s]) for s in (shard.first, shard.last))
         here = slice(shard.first, shard.last)
-        lengths = np.asarray(work.sequences.stop[here] - work.sequences.start[here])
+        lengths = work.sequences.stop[here] - work.sequences.start[here]
         found: dict[str, Tensor] = {}
         seen = torch.zeros(end - begin, dtype=torch.int64)
         for indices in batches_of(lengths, self.max_tokens, shuffle=False):
