@@ -60,8 +60,10 @@ def test_a_title_without_its_number_opens_an_item_between_its_neighbours() -> No
 
 def test_a_title_opens_an_item_that_the_form_has_not_always_had_only_where_the_filing_lists_it() -> None:
     business = joined("Item 1. Business", PROSE, "Risk Factors", PROSE)
-    text = joined("ACME INC.", business, "Item 2. Properties", PROSE, SIGNED)
+    text = joined("ACME INC.", business, "Item 2. Properties", PROSE)
     assert items_of(text, "10-K")["1"] == business
+    untitled = joined(text.replace("Item 2. Properties", "Properties"), "Item 3. Legal Proceedings", PROSE)
+    assert names(items_of(untitled, "10-K")) == [("1",), ("2",), ("3",)]  # properties were always an item
     listed = "TABLE OF CONTENTS\nItem 1.\tBusiness\t3\nItem 1A.\tRisk Factors\t5\nItem 2.\tProperties\t9\n"
     items = items_of(listed + text, "10-K")
     assert names(items) == [("1",), ("1A",), ("2",)]
@@ -81,7 +83,10 @@ Item 8.\tFinancial Statements and Supplementary Data\tPages 41-70
 
 
 def test_an_index_at_the_end_is_no_list_of_items() -> None:
-    report = joined("OUR YEAR", PROSE * 9, "RISK FACTORS", PROSE, "MANAGEMENT’S DISCUSSION AND ANALYSIS", PROSE * 5)
+    contents = "MANAGEMENT’S DISCUSSION AND ANALYSIS\nOur products\t20\nOur markets\t21"  # a title above its entries
+    report = joined(
+        contents, "OUR YEAR", PROSE * 9, "RISK FACTORS", PROSE, "MANAGEMENT’S DISCUSSION AND ANALYSIS", PROSE * 5
+    )
     items = items_of(joined(report, "Properties", PROSE, INDEX, SIGNED), "10-K")
     assert names(items) == [("1A",), ("7",), ("2",)]  # in the order of the text, which is not that of the form
     assert items["1A"] == joined("RISK FACTORS", PROSE)
@@ -107,19 +112,20 @@ def test_a_part_answered_under_its_heading_answers_its_items() -> None:
 
 
 def test_what_a_part_says_before_its_first_item_is_no_answer_to_the_item_before() -> None:
-    text = joined("Item 9B. Other Information", "None.", "PART III", PART_III * 4, "Item 10. Directors", PROSE, SIGNED)
+    text = joined("Item 9B. Other Information", "None.", "PART III", PART_III * 8, "Item 10. Directors", PROSE, SIGNED)
     assert items_of(text, "10-K").status["9B"] == OMITTED
 
 
 def test_entries_of_several_lines_are_no_items() -> None:
     """Sub-entries without a page, such as the dates of statements, stand in many tables of contents."""
-    contents = """
+    notes = "\n".join(f"Note {n}. Revenue from the sale of anvils of kind {n}\t{n + 6}" for n in range(1, 15))
+    contents = f"""
 PART I
 Item 1.\tFinancial Statements (Unaudited)
 Statements of Income\t4
 Three and six months ended June 30, 2023 and 2022
 Index to notes:
-Note 1. Revenue\t7
+{notes}
 Item 2.\tManagement’s Discussion and Analysis\t31
 Item 4.\tControls and Procedures\t55
 """
