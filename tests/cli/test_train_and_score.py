@@ -206,7 +206,7 @@ def test_by_batch_the_budget_of_tokens_changes_no_score(
         assert call(monkeypatch, "score", *arguments, f"out={out}", f"max_tokens_per_batch={tokens}") == 0
         tables.append(pl.read_delta(str(out)).sort("key").select("key", "prob_down", "prob_up"))
     assert tables[0].equals(tables[1])
-    assert tables[0].height > 100, "many sequences of the small budget share a batch of the large one"
+    assert tables[0].height > 20, "decisions that stand alone in the small budget share a batch in the large one"
     assert call(monkeypatch, "score", *arguments[:-1], "deterministic=maybe", f"out={tmp_path / 'no'}") == 2
 
 
