@@ -296,6 +296,9 @@ def test_a_trial_in_another_folder_of_this_machine_is_left_to_whoever_has_it(tmp
         assert Worker(study, like, Console(quiet=True)).take() is None, "its folder is held"
         other = Search(**{**vars(like), "root": tmp_path / "other"})
         assert Worker(study, other, Console(quiet=True)).take() is None, "and this one is not its folder"
+        first.trial.set_user_attr("alive", time.time() - 2 * studies.SILENT)  # its database was away, say
+        assert Worker(study, like, Console(quiet=True)).take() is None
+        assert [trial.state.name for trial in counted(study)] == ["RUNNING"], "here the lock says who is alive"
     again = Worker(study, like, Console(quiet=True)).take()
     assert again is not None
     with again:
