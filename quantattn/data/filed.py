@@ -94,15 +94,22 @@ class Growing:
             self._head(path)
 
     def add(self, block: Any) -> None:
-        """Further rows, (B,) or (B, E)."""
+        """Further rows, (B,) or (B, E).
+
+        Raises:
+            OSError: they could not be written; it names the file.
+        """
         rows = np.ascontiguousarray(block, self._dtype)
         self._shape = rows.shape[1:]
         self._rows += len(rows)
         if self._path is None:
             self._held.append(rows)
             return
-        with self._path.open("ab") as file:
-            file.write(rows.reshape(-1).view(np.uint8).data)
+        try:
+            with self._path.open("ab") as file:
+                file.write(rows.reshape(-1).view(np.uint8).data)
+        except OSError as error:  # of a full disk, which does not say where
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def whole(self) -> npt.NDArray[Any]:
         """The column, which grows no more."""

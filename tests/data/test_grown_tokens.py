@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import resource
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -174,11 +175,11 @@ def peak(rows: int, tokens: str, folder: Path) -> int:
 
 
 def test_memory_does_not_grow_with_events(tmp_path: Path, small: Callable[[int, int], None]) -> None:
-    """Four times the events, the same memory; and as the control, without files it grows with them."""
+    """Three times the events, the same memory; and as the control, without files it grows with them."""
     small(2000, 1000)
     tokens = vocabulary(MARKET.source())
     peak(1000, tokens, tmp_path / "first")  # what is loaded once
-    one, many = (peak(rows, tokens, tmp_path / str(rows)) for rows in (4000, 16_000))
+    one, many = (peak(rows, tokens, tmp_path / str(rows)) for rows in (4000, 12_000))
     assert many < 1.15 * one
     made = encode_market(replace(MARKET, events_per_entity=16_000).source(), tokens)
     assert many < sum(column.nbytes for column in made.sequences.table.fields.values())
@@ -236,3 +237,13 @@ def test_a_hash_of_columns_is_the_same_in_blocks(small: Callable[[int, int], Non
     for block in (2**20, 3):
         small(1, block)
         assert columns_sha256(columns) == hashlib.sha256(plain).hexdigest()
+
+
+def test_a_full_disk_is_said_with_the_place(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+    try:
+        with pytest.raises(OSError, match=f"{tmp_path}/grown-0001.npy"):
+            Room(tmp_path).column("int64", [np.arange(2**10), np.arange(2**16)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
