@@ -107,11 +107,12 @@ def synthetic(asked: argparse.Namespace, distance: int) -> SyntheticMarket:
 
 
 def cut_short(prepared: Prepared, market: SyntheticMarket) -> Prepared:
-    """The same decisions in sequences that reach half of the way to their markers."""
+    """The same decisions in sequences that reach half of the way to their markers, or farther, but to none of them."""
     seen = market.marker_distance // 2
+    longest = min(seen + market.channels * market.cycle, market.marker_distance)
 
     def shorter(part: SequenceSet) -> SequenceSet:
-        return replace(part, min_context=seen, max_seq_len=seen + market.channels * market.cycle)
+        return replace(part, min_context=seen, max_seq_len=longest)
 
     train, valid, test = map(shorter, (prepared.train, prepared.valid, prepared.test))
     return replace(prepared, train=train, valid=valid, test=test, bayes_in_context=bayes_in_context(market, test))
@@ -188,15 +189,26 @@ class Ladder:
         name = f"{method} {seed} {setting} {climbed}".replace(",", "").replace(" ", "_")
         return Path(asked.weights) / f"{results_file(Path(), 'device', self.device, 'x').stem}-{name}.ckpt"
 
+    def climb_on(self, model: Model, distance: int, method: str, seed: int) -> None:
+        """Give a model the weights that it had at the distance before, if there is one."""
+        before = [each for each in self.asked.distances if each < distance]
+        if not before:
+            return
+        path = self.weights(before[-1], method, seed)
+        if not path.is_file():
+            raise SystemExit(
+                f"{path} is not there, with which {method}, seed {seed}, goes on from {before[-1]} events: name its "
+                f"folder with --weights, or take the rows of this method out of {self.path}"
+            )
+        model.load_state_dict(read_checkpoint(path)["state_dict"])
+
     def measure(self, distance: int, prepared: Prepared, method: str, seed: int, say: Callable[[str], None]) -> Cell:
         """Train one model, as long as the encoder of this distance would take, and judge it."""
         asked, market = self.asked, synthetic(self.asked, distance)
         given = cut_short(prepared, market) if method == CUT else prepared
         reach = int(synthetic(asked, asked.distances[-1]).distances.max()) + 1
-        before = [each for each in asked.distances if each < distance]
         model = model_of(method, asked.size, given, reach, seed)
-        if before:
-            model.load_state_dict(read_checkpoint(self.weights(before[-1], method, seed))["state_dict"])
+        self.climb_on(model, distance, method, seed)
         recipe = recipe_of(asked, given, asked.steps, seed)
         if distance not in self.encoder_s:
             ours = model_of(ENCODER, asked.size, prepared, reach, seed)

@@ -1,0 +1,70 @@
+"""The ladder of `benchmarks/long_memory.py`: what a cut leaves in view, what a model begins with, what is run again."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from quantattn.data.synthetic import SyntheticMarket
+from quantattn.learn.checkpoint import write_checkpoint
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    from long_memory import arguments, climb
+    from memory_ladder import CUT, ENCODER, Ladder, cut_short
+    from trained import market_of
+
+
+def asked(folder: Path, *more: int | str) -> argparse.Namespace:
+    """`more` begins with the distances."""
+    given = ["--methods", ENCODER, "--seeds", "0", "--steps", "1", "--events", "512", "--tokens", "512"]
+    folders = ["--results", str(folder), "--weights", str(folder / "weights")]
+    return arguments().parse_args([*given, *folders, "--distances", *map(str, more)])
+
+
+@pytest.mark.parametrize("distance", [24, 200])
+def test_a_cut_context_leaves_the_flow_and_no_marker_of_the_same_decisions(distance: int) -> None:
+    market = SyntheticMarket(entities=8, marker_distance=distance, events_per_entity=4096)
+    whole = market_of(market)
+    cut = cut_short(whole, market)
+    assert whole.bayes_in_context.marker_seen == pytest.approx(1, rel=1e-12)
+    assert cut.bayes_in_context.marker_seen == 0
+    assert cut.bayes_in_context.log_loss == pytest.approx(market.bayes(market.flow_events + 1).log_loss, rel=1e-12)
+    for part in ("train", "valid", "test"):
+        before, after = getattr(whole, part), getattr(cut, part)
+        assert after.decisions is before.decisions
+        assert market.flow_events < after.contexts.min()
+        assert after.contexts.max() <= market.marker_distance
+
+
+def test_a_rung_begins_with_the_weights_of_the_one_below(tmp_path: Path) -> None:
+    ladder, below, above = Ladder(asked(tmp_path, 24, 36), "cpu"), nn.Linear(3, 2), nn.Linear(3, 2)
+    drawn = above.weight.clone()
+    ladder.climb_on(above, 24, ENCODER, 0)
+    assert torch.equal(above.weight, drawn), "nothing lies below the first"
+    with pytest.raises(SystemExit, match=r"encoder, seed 0, goes on from 24 events: name its folder with --weights"):
+        ladder.climb_on(above, 36, ENCODER, 0)
+    path = ladder.weights(24, ENCODER, 0)
+    path.parent.mkdir()
+    write_checkpoint({"state_dict": dict(below.state_dict())}, path)
+    ladder.climb_on(above, 36, ENCODER, 0)
+    assert torch.equal(above.weight, below.weight)
+    elsewhere = {ladder.weights(*at) for at in ((24, CUT, 0), (24, ENCODER, 1), (36, ENCODER, 0))}
+    assert len(elsewhere - {path}) == 3
+    assert Ladder(asked(tmp_path, 20, 24), "cpu").weights(24, ENCODER, 0) != path, "it has climbed another ladder"
+
+
+def test_a_cell_that_has_its_row_is_not_run_again_and_no_other_is_taken_for_it(tmp_path: Path) -> None:
+    ladder = Ladder(asked(tmp_path, 24), "cpu")
+    assert ladder.left(24) == [(ENCODER, 0)]
+    climb(ladder)
+    assert Ladder(asked(tmp_path, 24), "cpu").left(24) == []
+    assert ladder.weights(24, ENCODER, 0).is_file()
+    assert ladder.path.with_suffix(".svg").is_file()
+    for more in (["--steps", "2"], ["--seeds", "1"], ["--limit-s", "1"], ["--copies", "3"]):
+        assert Ladder(asked(tmp_path, 24, *more), "cpu").left(24), more
+    assert Ladder(asked(tmp_path, 20, 24), "cpu").left(24), "it would begin with other weights"
