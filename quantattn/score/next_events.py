@@ -71,7 +71,7 @@ class NextEvents:
     def columns(self, name: str, values: Tensor, work: Work, rows: Tensor) -> Mapping[str, Any]:
         """Columns of one field, or of the time; see docs/score_outputs.md."""
         if name == "next_seconds":
-            named = {f"{name}_quantile_{level:g}": values[:, i + 1] for i, level in enumerate(self.levels)}
+            named = {f"{name}_quantile_{level!r}": values[:, i + 1] for i, level in enumerate(self.levels)}
             return {"next_at_once_prob": plain(values[:, 0].float()), **{n: plain(v) for n, v in named.items()}}
         meaning = self.meanings.get(name.removeprefix("next_"))
         if meaning is None:
