@@ -37,6 +37,15 @@ def test_a_failure_is_said_first(certificate: dict[str, Any], tmp_path: Path) ->
     assert "2 passed, 0 failed" in passed
 
 
+def test_the_question_is_asked_once_and_the_whole_answer_follows(full_certificate: dict[str, Any]) -> None:
+    page = render_certificate(full_certificate)
+    assert page.count("Is it an approximation?") == 1
+    assert re.findall(r"<p>(.*?)</p>", page.split("Is it an approximation?</h2>")[1].split("</section>")[0]) == [
+        "No.",
+        "  tiled in bfloat16 is within 0.005 of float64.",
+    ]
+
+
 def test_hostile_strings_stay_text(certificate: dict[str, Any]) -> None:
     bad = "</text><script>alert(1)</script><img src=x onerror=alert(2)>"
     finding = {**certificate["findings"][0], "backend": bad, "case": bad, "note": bad, "dtype": bad}
