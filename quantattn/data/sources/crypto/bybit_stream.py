@@ -4,31 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantattn.data.sources.crypto.feed import Account, BadLine
-from quantattn.data.sources.crypto.messages import (
-    MILLI,
-    Arrival,
-    Rows,
-    Stream,
-    name_of,
-    number,
-    objects,
-    of_type,
-    show,
-    snapshot,
-    time,
-    trade,
-    updates,
-)
+from quantattn.data.sources.crypto.chained import Chained
+from quantattn.data.sources.crypto.feed import BadLine
+from quantattn.data.sources.crypto.messages import MILLI, Arrival, name_of, number, objects, of_type, show, time, trade
 
 
-class BybitStream(Stream):
+class BybitStream(Chained):
     """Topics orderbook.N.SYMBOL, chained by ids, and publicTrade.SYMBOL; others are passed over."""
-
-    def __init__(self, account: Account, rows: Rows) -> None:
-        super().__init__(account, rows)
-        self.last: dict[str, int] = {}
-        """Symbol → id of its last update."""
 
     def message(self, arrival: Arrival, message: dict[str, Any]) -> None:
         """One message of one topic."""
@@ -42,11 +24,6 @@ class BybitStream(Stream):
         else:
             self.passed[kind[:60]] += 1
 
-    def lost(self) -> None:
-        """Every chain breaks."""
-        super().lost()
-        self.last.clear()
-
     def _book(self, arrival: Arrival, message: dict[str, Any]) -> None:
         kind, body = of_type(message, "type", str), of_type(message, "data", dict)
         if kind not in ("snapshot", "delta"):
@@ -56,11 +33,7 @@ class BybitStream(Stream):
         stamp = time(message, "ts", MILLI)
         # The venue begins its count anew with 1, and ships the book whole then, whatever the type says.
         whole = kind == "snapshot" or update == 1
-        gap = not whole and self.last.get(symbol, update - 1) != update - 1
-        self.last[symbol] = update
-        made = snapshot(*sides) if whole else updates(*sides)
-        self.passed["changes without a level"] += not made
-        self.rows.changes(symbol, arrival, stamp, made, broken=gap)
+        self.book(arrival, symbol, stamp, sides, whole=whole, number=update, before=update - 1)
 
     def _trade(self, arrival: Arrival, row: dict[str, Any]) -> None:
         side = of_type(row, "S", str)

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantattn.data.sources.crypto.feed import Account, BadLine
+from quantattn.data.sources.crypto.chained import Chained
+from quantattn.data.sources.crypto.feed import BadLine
 from quantattn.data.sources.crypto.messages import (
     MILLI,
     Arrival,
     Level,
-    Rows,
-    Stream,
     name_of,
     number,
     objects,
     of_type,
     show,
-    snapshot,
     time,
     trade,
-    updates,
 )
 
 _ACTIONS = ("new", "change", "delete")
 
 
-class DeribitStream(Stream):
+class DeribitStream(Chained):
     """Channels book.NAME.INTERVAL and trades.NAME.INTERVAL; others are passed over."""
-
-    def __init__(self, account: Account, rows: Rows) -> None:
-        super().__init__(account, rows)
-        self.last: dict[str, int] = {}
-        """Instrument → id of its last change."""
 
     def message(self, arrival: Arrival, message: dict[str, Any]) -> None:
         """One notification of a subscription."""
@@ -46,21 +38,13 @@ class DeribitStream(Stream):
         else:
             self.passed[kind[:60]] += 1
 
-    def lost(self) -> None:
-        """Every chain breaks."""
-        super().lost()
-        self.last.clear()
-
     def _book(self, arrival: Arrival, body: dict[str, Any]) -> None:
         symbol, changed = name_of(body, "instrument_name"), number(body, "change_id")
         whole = "prev_change_id" not in body
-        gap = not whole and self.last.get(symbol, before := number(body, "prev_change_id")) != before
+        before = None if whole else number(body, "prev_change_id")
         sides = self._levels(body, "bids"), self._levels(body, "asks")
         stamp = time(body, "timestamp", MILLI)
-        self.last[symbol] = changed
-        made = snapshot(*sides) if whole else updates(*sides)
-        self.passed["changes without a level"] += not made
-        self.rows.changes(symbol, arrival, stamp, made, broken=gap)
+        self.book(arrival, symbol, stamp, sides, whole=whole, number=changed, before=before)
 
     def _levels(self, body: dict[str, Any], name: str) -> list[Level]:
         found = []

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantattn.data.sources.crypto.feed import Account, BadLine
-from quantattn.data.sources.crypto.messages import (
-    MILLI,
-    Arrival,
-    Rows,
-    Stream,
-    name_of,
-    number,
-    objects,
-    of_type,
-    show,
-    snapshot,
-    time,
-    trade,
-    updates,
-)
+from quantattn.data.sources.crypto.chained import Chained
+from quantattn.data.sources.crypto.feed import BadLine
+from quantattn.data.sources.crypto.messages import MILLI, Arrival, name_of, number, objects, of_type, show, time, trade
 
 _CHANGED = ("books", "books-l2-tbt", "books50-l2-tbt")
 _WHOLE = ("books5", "bbo-tbt")
 
 
-class OkxStream(Stream):
+class OkxStream(Chained):
     """Channels of books and trades; others are passed over. Newer messages of books are chained by their ids."""
-
-    def __init__(self, account: Account, rows: Rows) -> None:
-        super().__init__(account, rows)
-        self.last: dict[str, int] = {}
-        """Instrument → id of its last message."""
 
     def message(self, arrival: Arrival, message: dict[str, Any]) -> None:
         """What a channel says of one instrument."""
@@ -52,19 +34,9 @@ class OkxStream(Stream):
             else:
                 self._book(arrival, symbol, body, channel in _WHOLE or message.get("action") == "snapshot")
 
-    def lost(self) -> None:
-        """Every chain breaks."""
-        super().lost()
-        self.last.clear()
-
     def _book(self, arrival: Arrival, symbol: str, body: dict[str, Any], whole: bool) -> None:
         sides = self.levels(body, "bids"), self.levels(body, "asks")
-        stamp = time(body, "ts", MILLI)
-        gap = False
-        if "seqId" in body:
-            before = self.last.get(symbol)
-            gap = not whole and before is not None and "prevSeqId" in body and number(body, "prevSeqId") != before
-            self.last[symbol] = number(body, "seqId")
-        made = snapshot(*sides) if whole else updates(*sides)
-        self.passed["changes without a level"] += not made
-        self.rows.changes(symbol, arrival, stamp, made, broken=gap)
+        numbered = "seqId" in body
+        before = number(body, "prevSeqId") if numbered and not whole and "prevSeqId" in body else None
+        own = number(body, "seqId") if numbered else None
+        self.book(arrival, symbol, time(body, "ts", MILLI), sides, whole=whole, number=own, before=before)
