@@ -130,6 +130,14 @@ def test_where_ids_are_lacking_there_is_no_book(tmp_path: Path, host: str) -> No
     assert rows(tmp_path / "a.0", on_gap="keep")[-1] == ROWS[-1]
 
 
+@pytest.mark.parametrize("host", CHAINED)
+def test_a_book_that_comes_whole_again_needs_nothing_before_it(tmp_path: Path, host: str) -> None:
+    messages = VENUES[host]
+    source = scan_capture(capture(tmp_path / "a.0", host, [*messages, messages[0]]), 1, **WHOLE)
+    assert source.tally.breaks == 0
+    assert rows(tmp_path / "a.0")[-1] == ROWS[2]
+
+
 def test_files_of_messages_alone_take_the_stamp_for_the_receipt(tmp_path: Path) -> None:
     path = tmp_path / "2024-12-01_X_ob50.data"
     path.write_text("".join(f"{json.dumps(each)}\n" for each in VENUES["stream.bybit.com"][:2]))
@@ -162,8 +170,10 @@ def test_what_cannot_be_is_refused_in_a_sentence(
 
 
 def test_messages_of_which_none_makes_a_row_are_counted(tmp_path: Path) -> None:
-    path = capture(tmp_path / "a.0", "stream.bybit.com", [{"topic": "tickers.X"}, {"success": True}])
+    messages = [{"topic": "tickers.X"}, {"success": True}, bybit("delta", 5, [], [])]
+    path = capture(tmp_path / "a.0", "stream.bybit.com", messages)
     with pytest.raises(
-        ValueError, match=r"a\.0 holds no row that can be used; messages that make none: answers 1, tick"
+        ValueError,
+        match=r"a\.0 holds no row .*; messages that make none: answers 1, changes without a level 1, tickers 1",
     ):
         scan_capture(path)

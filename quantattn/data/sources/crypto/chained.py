@@ -13,11 +13,6 @@ class Chained(Stream):
         super().__init__(account, rows)
         self._last: dict[str, int] = {}
 
-    def lost(self) -> None:
-        """Every chain breaks."""
-        super().lost()
-        self._last.clear()
-
     def book(
         self,
         arrival: Arrival,
