@@ -17,6 +17,8 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from torch import nn
 
 from quantattn.data.files import replacing
+from quantattn.learn.module import Training
+from quantattn.learn.restoring import require_optimizer
 from quantattn.learn.writer import Writer
 from quantattn.nn.folder import told
 from quantattn.nn.state_file import read_state, verify_state, write_state
@@ -141,7 +143,7 @@ def load_weights(module: nn.Module, path: Path | None) -> None:
 class PlainCheckpointIO(CheckpointIO):
     """Lightning's way to the disk: written by `writer` while training goes on, read for `module` alone."""
 
-    def __init__(self, writer: Writer, module: nn.Module) -> None:
+    def __init__(self, writer: Writer, module: Training) -> None:
         self.writer, self.module = writer, module
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
@@ -160,6 +162,8 @@ class PlainCheckpointIO(CheckpointIO):
         """
         state = read_checkpoint(Path(path))
         require_fits(state, self.module, Path(path))
+        device = self.module.trainer.strategy.root_device
+        require_optimizer(state["optimizer_states"], self.module, device, Path(path))
         return state
 
     def remove_checkpoint(self, path: str | Path) -> None:

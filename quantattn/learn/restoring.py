@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.optim import Optimizer
 
 from quantattn.nn.folder import told
+
+if TYPE_CHECKING:
+    from quantattn.learn.module import Training
 
 
 class Restored(Callback):
@@ -54,6 +59,36 @@ class Restored(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *given: Any) -> None:
         """The first one shows that everything was there."""
         self.done = True
+
+
+def require_optimizer(states: Any, module: Training, device: torch.device, path: Path) -> None:
+    """Raise ValueError unless `states` is of one optimizer, with tensors as the module's own would have them.
+
+    What that is shows a step of an optimizer alike on zeros of each shape.
+
+    Args:
+        states: what a checkpoint has of optimizers.
+        module: what is trained.
+        device: where.
+        path: of the checkpoint.
+    """
+    if len(states) != 1:
+        raise ValueError(f"{path} holds states of {len(states)} optimizers, expected 1")
+    optimizer: Optimizer = module.configure_optimizers()["optimizer"]
+    require_alike(states[0], optimizer.state_dict(), "optimizer_states.0", path)
+    found: Mapping[Any, Any] = states[0]["state"]
+    number, known = 0, dict[tuple[int, torch.Size], Any]()
+    for at, group in enumerate(optimizer.param_groups):
+        settings = {name: value for name, value in group.items() if name != "params"}
+        for parameter in group["params"]:
+            if (at, parameter.shape) not in known:
+                zeros = torch.nn.Parameter(torch.zeros(parameter.shape, dtype=parameter.dtype, device=device))
+                zeros.grad = torch.zeros_like(zeros)
+                tried = module.make_optimizer([settings | {"params": [zeros]}])
+                tried.step()
+                known[at, parameter.shape] = tried.state_dict()["state"].get(0, {})
+            require_alike(found.get(number, {}), known[at, parameter.shape], f"optimizer_states.0.{number}", path)
+            number += 1
 
 
 def peaks_of(schedule: Any) -> Iterator[tuple[float, Any]]:

@@ -59,6 +59,19 @@ FORGED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda s: s["optimizer_states"][0]["param_groups"][0].pop("eps"),
         "is no state that this run can go on from: KeyError, 'eps'",
     ),
+    "an optimizer's tensor of another shape": (
+        lambda s: s["optimizer_states"][0]["state"][1].update(exp_avg=torch.zeros(3)),
+        r"holds a tensor of torch\.float32 \(3,\) as optimizer_states\.0\.1\.exp_avg, expected a tensor of torch",
+    ),
+    "a number for a matrix": (
+        lambda s: s["optimizer_states"][0]["state"][0].update(exp_avg_sq=torch.zeros(())),
+        r"holds a tensor of torch\.float32 \(\) as optimizer_states\.0\.0\.exp_avg_sq, expected a tensor of",
+    ),
+    "an optimizer of words": (
+        lambda s: s["optimizer_states"][0]["state"].update({0: "x"}),
+        r"holds a str as optimizer_states\.0\.0, expected a dict",
+    ),
+    "no optimizer": (lambda s: s.update(optimizer_states=[]), "holds states of 0 optimizers, expected 1"),
     "rates": (lambda s: s["lr_schedulers"][0].update(base_lrs="x"), "can go on from: (Type|Value)Error"),
 }
 
