@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ class Profile(Callback):
 
     def _write(self, recorded: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        recorded.export_chrome_trace(str(self.folder / "trace.json"))
+        trace, beside = self.folder / "trace.json", self.folder / ".trace.json"
+        recorded.export_chrome_trace(str(beside))
+        if not beside.is_file():  # torch prints a line of its own, leaves what it has written and goes on
+            beside.with_name(f"{beside.name}.tmp").unlink(missing_ok=True)
+            self._profiler = None
+            raise OSError(errno.EIO, "the trace could not be written; is the disk full?", str(trace))
+        beside.replace(trace)
         by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
         write_text(self.folder / "operations.txt", recorded.key_averages().table(sort_by=by, row_limit=ROWS) + "\n")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +60,26 @@ def test_a_run_that_ends_early_leaves_what_it_has_done(tmp_path: Path, by_signal
     assert {name for name in recorded(tmp_path) if name.startswith("ProfilerStep#1")} == {"ProfilerStep#1"}
     assert "ProfilerStep#3" not in recorded(tmp_path), "which this run has not had"
     assert "aten::mm" in (tmp_path / "profile" / "operations.txt").read_text()
+
+
+@contextmanager
+def no_file_beyond(size: int) -> Iterator[None]:
+    """What a full disk is to whoever writes: files end at so many bytes."""
+    limits, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+@pytest.mark.parametrize("steps", [2, 6])
+def test_a_trace_that_the_disk_does_not_take_is_an_error_and_leaves_nothing_behind(tmp_path: Path, steps: int) -> None:
+    """Written at the end of a run that is too short, and in its middle."""
+    trace = tmp_path / "profile" / "trace.json"
+    trace.parent.mkdir()
+    trace.write_text("of another run")
+    with no_file_beyond(100_000), pytest.raises(OSError, match="the trace could not be written; is the disk full"):
+        train(tmp_path, steps=steps, validate_every=6, callbacks=[Profile(str(tmp_path), 1, 3)])
+    assert [path.read_text() for path in trace.parent.iterdir()] == ["of another run"]
