@@ -32,7 +32,7 @@ from quantattn.cli.errors import (
     nearest,
     wants_traceback,
 )
-from quantattn.learn.secrets import redact_text
+from quantattn.learn.secrets import is_secret, redact_text
 
 HYDRA_VERSION = "1.3"
 NOTE = "multirun.yaml"
@@ -135,10 +135,28 @@ def run_application(name: str, arguments: list[str], task: Callable[[DictConfig]
     finally:
         sys.argv = before
         capturing.close()
-        print(redact_text(printed.getvalue()), end="")
+        print(_without_secrets(printed.getvalue(), arguments), end="")
         for folder in sweeps:
             remove_if_nothing_began(folder)
     return max(codes, default=DONE)
+
+
+def _without_secrets(printed: str, arguments: list[str]) -> str:
+    """What Hydra prints, without passwords; of `--cfg job -p NAME` it prints the value alone when that is a scalar."""
+    if printed.strip() and is_secret(_package(flags_first(arguments))):
+        return "'***'\n"
+    return redact_text(printed)
+
+
+def _package(arguments: list[str]) -> str:
+    """What the flag -p, or --package in any of its spellings, names; nothing without it."""
+    for at, flag in enumerate(arguments):
+        name, _, value = flag.partition("=")
+        if name == "-p" or (len(name) > 2 and "--package".startswith(name)):
+            return value or "".join(arguments[at + 1 : at + 2])
+        if flag.startswith("-p"):
+            return flag[2:]
+    return ""
 
 
 def remove_if_nothing_began(sweep: Path) -> None:

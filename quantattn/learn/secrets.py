@@ -17,13 +17,23 @@ _IN_TEXT = re.compile(
 )
 
 
+_BLOCK = re.compile(rf"(?im)^([ ]*)((?:{_NAME}):)[ ]*(?:[|>][+-]?)?(?:\n+\1(?:[ ]+|-[ ]+)\S.*)+")
+"""What YAML puts on lines of its own below such a name."""
+
+
+def is_secret(name: str) -> bool:
+    """Whether the setting of this dotted name is secret, or stands under one that is."""
+    return any(re.fullmatch(_NAME, part, re.IGNORECASE) for part in re.split(r"[.\[\]]", name))
+
+
 def redact(settings: Any, key: str = "") -> Any:
     """The settings with every value under a name like password, token or api_key, and in URLs, replaced by "***"."""
     if isinstance(settings, Mapping):
-        return {name: redact(value, str(name)) for name, value in settings.items()}
+        below = key if is_secret(key) else ""
+        return {name: redact(value, below or str(name)) for name, value in settings.items()}
     if isinstance(settings, (list, tuple)):
         return [redact(value, key) for value in settings]
-    if settings not in (None, "") and re.fullmatch(_NAME, key, re.IGNORECASE):
+    if settings not in (None, "") and is_secret(key):
         return "***"
     return redact_urls(settings) if isinstance(settings, str) else settings
 
@@ -39,4 +49,4 @@ def redact_urls(text: str) -> str:
 
 def redact_text(text: str) -> str:
     """YAML, or overrides as they are typed, as `redact` would have the settings in them."""
-    return redact_urls(_IN_TEXT.sub(r"\1\2'***'", text))
+    return redact_urls(_IN_TEXT.sub(r"\1\2'***'", _BLOCK.sub(r"\1\2 '***'", text)))

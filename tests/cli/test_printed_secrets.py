@@ -30,12 +30,43 @@ def test_settings_are_printed_without_passwords(
     assert "task_name" in said or "max_seq_len" in said
 
 
+NESTED = ["+logger.wandb.api_key=hunter2", "+logger.wandb.token={a: hunter2, b: [hunter2]}"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "-p logger.wandb.api_key",
+        "-plogger.wandb.api_key",
+        "--package=logger.wandb.api_key",
+        "--pack logger.wandb.api_key",
+        "-p logger.wandb.token",
+        "-p logger.wandb.token.b[0]",
+    ],
+)
+def test_a_secret_alone_is_printed_as_little_as_among_others(
+    flags: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "train", "--cfg", "job", *flags.split(), *NESTED) == 0
+    assert capsys.readouterr().out == "'***'\n"
+
+
+@pytest.mark.parametrize(("name", "said"), [("seed", "0\n"), ("none.secret", "")])
+def test_what_is_no_secret_is_printed_alone(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with suppress(SystemExit):  # where there is no such setting
+        call(monkeypatch, "train", "--cfg", "job", "-p", name)
+    assert capsys.readouterr().out == said
+
+
 def test_what_is_printed_are_settings_still(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "train", "--cfg", "job", *GIVEN) == 0
+    assert call(monkeypatch, "train", "--cfg", "job", *GIVEN, NESTED[1]) == 0
     printed = OmegaConf.create(capsys.readouterr().out)
-    assert (printed.logger.wandb.api_key, printed.data.path, printed.seed) == ("***", "s3://***@bucket/a", 0)
+    assert dict(printed.logger.wandb) == {"api_key": "***", "token": "***"}
+    assert (printed.data.path, printed.seed, printed.model.size) == ("s3://***@bucket/a", 0, "tiny")
 
 
 def test_a_multirun_is_written_down_without_passwords_and_runs_with_them(

@@ -35,6 +35,9 @@ TEXTS = {
     "'+logger.mlflow.password=my hunter2'": "'+logger.mlflow.password='***'",
     "logger.wandb={project: a, api_key: hunter2, b: c}": "logger.wandb={project: a, api_key: '***', b: c}",
     "logger.wandb={'token': \"hunter 2\"}": "logger.wandb={'token': '***'}",
+    "a:\n  token:\n    b: hunter2\n    c:\n    - hunter2\n  d: 1": "a:\n  token: '***'\n  d: 1",
+    "token:\n- hunter2\n- hunter2\nd: 1": "token: '***'\nd: 1",
+    "    api_key: |\n      hunter2\n      and more": "    api_key: '***'",
     "max_tokens_per_batch: 8192": "max_tokens_per_batch: 8192",
     "data.max_tokens_per_batch=auto": "data.max_tokens_per_batch=auto",
     "monkey: 1": "monkey: 1",
@@ -56,3 +59,9 @@ def test_a_name_is_secret_in_text_when_it_is_in_settings(name: str) -> None:
     assert redact({name: "hunter2", f"{name}s_": "hunter2"}) == {name: "***", f"{name}s_": "hunter2"}
     assert "hunter2" not in redact_text(f"a.{name}=hunter2") + redact_text(f"{name}: hunter2")
     assert redact_text(f"{name}s_: hunter2") == f"{name}s_: hunter2"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_that_stands_below_a_secret_name_is_secret(name: str) -> None:
+    given = {name: {"a": "hunter2", "b": [{"c": "hunter2"}, None]}, "d": {"a": "open"}}
+    assert redact(given) == {name: {"a": "***", "b": [{"c": "***"}, None]}, "d": {"a": "open"}}
