@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from quantattn.attention.device import on_its_device
+from quantattn.attention.operators import differentiate, operator
 from quantattn.attention.seen import as_given
 
 _TILE = 128
@@ -52,11 +53,11 @@ def batch_invariant_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None
     return y.view(*x.shape[:-1], weight.shape[0])  # type: ignore[no-any-return]
 
 
-@torch.library.custom_op(
-    "quantattn::batch_invariant_linear",
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
-)
+def _shape(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+@operator("batch_invariant_linear", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _shape)
 @on_its_device
 def batch_invariant_linear_op(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(rows, N) from x (rows, K), weight (N, K) and bias (N,)."""
@@ -70,11 +71,6 @@ def batch_invariant_linear_op(x: Tensor, weight: Tensor, bias: Tensor | None) ->
     return out
 
 
-@batch_invariant_linear_op.register_fake
-def _shape(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
-
-
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:2])
 
@@ -85,7 +81,7 @@ def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return dy @ weight if wants_x else None, dy.T @ x if wants_weight else None, dy.sum(0) if wants_bias else None
 
 
-batch_invariant_linear_op.register_autograd(_differentiate, setup_context=_save)
+differentiate(batch_invariant_linear_op, _differentiate, _save)
 
 
 def _by_tiles(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -6,14 +6,36 @@ thirty arguments takes longer than a small attention on a GPU. Here the dispatch
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.compiler import disable
 
 _LIBRARY = torch.library.Library("quantattn", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+class _Opaque:
+    """An implementation that no compiler looks into, though telling one so would import it, which takes a second.
+
+    Before it is imported nothing is compiled. Which of the two holds is asked at every call, and by a property: there
+    is no tensor in its frame, so that a compiler passes it over.
+    """
+
+    def __init__(self, implementation: Callable[..., Any]) -> None:
+        self._plain = implementation
+        self._disabled: Callable[..., Any] | None = None
+
+    @property
+    def __call__(self) -> Callable[..., Any]:
+        if "torch._dynamo" not in sys.modules:
+            return self._plain
+        if self._disabled is None:
+            self._disabled = disable(self._plain)  # type: ignore[no-untyped-call]
+        return self._disabled
 
 
 def operator(name: str, schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], OpOverload]:
@@ -27,7 +49,7 @@ def operator(name: str, schema: str, fake: Callable[..., Any]) -> Callable[[Call
 
     def register(implementation: Callable[..., Any]) -> OpOverload:
         _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-        _LIBRARY.impl(name, torch.compiler.disable(implementation), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        _LIBRARY.impl(name, _Opaque(implementation), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"quantattn::{name}", fake, lib=_LIBRARY)
         overload: OpOverload = getattr(torch.ops.quantattn, name).default
         return overload

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quantattn.attention.device import on_its_device
+from quantattn.attention.operators import differentiate, operator
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -50,11 +51,17 @@ def rotate_heads(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[Ten
     return rotate_heads_op(qkv, cos, sin, heads)  # type: ignore[no-any-return]
 
 
-@torch.library.custom_op(
-    "quantattn::rotate_heads",
-    mutates_args=(),
-    schema="(Tensor qkv, Tensor cos, Tensor sin, int heads) -> (Tensor, Tensor, Tensor)",
-)
+def _parts(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    rows, total, d = qkv.shape
+    kv_heads = (total - heads) // 2
+    return qkv.new_empty(rows, heads, d), qkv.new_empty(rows, kv_heads, d), qkv.new_empty(rows, kv_heads, d)
+
+
+def _whole(dq: Tensor, dk: Tensor, *_: Any) -> Tensor:
+    return dq.new_empty(dq.shape[0], dq.shape[1] + 2 * dk.shape[1], dq.shape[2])
+
+
+@operator("rotate_heads", "(Tensor qkv, Tensor cos, Tensor sin, int heads) -> (Tensor, Tensor, Tensor)", _parts)
 @on_its_device
 def rotate_heads_op(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """`rotate_heads`, its arguments checked."""
@@ -69,11 +76,7 @@ def rotate_heads_op(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[
     return rotate(q, cos, sin), rotate(k, cos, sin), v.clone(memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op(
-    "quantattn::rotate_heads_backward",
-    mutates_args=(),
-    schema="(Tensor dq, Tensor dk, Tensor dv, Tensor cos, Tensor sin) -> Tensor",
-)
+@operator("rotate_heads_backward", "(Tensor dq, Tensor dk, Tensor dv, Tensor cos, Tensor sin) -> Tensor", _whole)
 @on_its_device
 def rotate_heads_backward_op(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The gradient of qkv (T, H + 2 Hkv, D): a rotation by the negative angles, which is its transpose."""
@@ -88,18 +91,6 @@ def rotate_heads_backward_op(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, si
     return torch.cat([rotate(dq, cos, back), rotate(dk, cos, back), dv], dim=1)
 
 
-@rotate_heads_op.register_fake
-def _parts(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    rows, total, d = qkv.shape
-    kv_heads = (total - heads) // 2
-    return qkv.new_empty(rows, heads, d), qkv.new_empty(rows, kv_heads, d), qkv.new_empty(rows, kv_heads, d)
-
-
-@rotate_heads_backward_op.register_fake
-def _whole(dq: Tensor, dk: Tensor, *_: Any) -> Tensor:
-    return dq.new_empty(dq.shape[0], dq.shape[1] + 2 * dk.shape[1], dq.shape[2])
-
-
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(*inputs[1:3])
 
@@ -108,7 +99,8 @@ def _differentiate(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor
     return rotate_heads_backward_op(dq, dk, dv, *ctx.saved_tensors), None, None, None
 
 
-rotate_heads_op.register_autograd(_differentiate, setup_context=_save)
+differentiate(rotate_heads_op, _differentiate, _save)
+differentiate(rotate_heads_backward_op)
 
 
 def _swapped(x: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from typing import Any
 import safetensors.torch
 import torch
 from torch import Tensor
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from quantattn import __version__
 from quantattn.nn.config import EncoderConfig
@@ -32,6 +34,7 @@ WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabul
 _LARGEST = {WEIGHTS: 1 << 40, CONFIG: 1 << 22, VOCABULARY: 1 << 28, CARD: 1 << 22}
 _LARGEST_HEADER = 1 << 24
 _CLASS, _ENSEMBLE = "Model", "Ensemble"
+_DRAWS = (init.normal_, init.uniform_, init.kaiming_uniform_)
 
 
 def save_pretrained(
@@ -122,7 +125,7 @@ def load_model(
         )
     changes = {"attention_backend": attention_backend, "compile": compile}
     encoder_config = encoder_config.with_changes(**{name: v for name, v in changes.items() if v is not None})
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         try:
             built = [Model(Encoder(encoder_config), heads) for _ in range(members or 1)]
             model = built[0] if members is None else Ensemble(built)
@@ -139,6 +142,16 @@ def load_model(
     parse_json(folder / VOCABULARY, contents[VOCABULARY])
     model.artefact = Artefact(contents[VOCABULARY].decode(), card, extra, library, sha)
     return model.to(device).eval()
+
+
+class _Undrawn(TorchFunctionMode):
+    """No parameter is drawn in the block: those of a file replace them, and to draw on `meta` imports a compiler."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        return given["tensor"] if function in _DRAWS else function(*args, **given)
 
 
 def _weights(model: Model) -> dict[str, Tensor]:

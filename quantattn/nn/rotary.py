@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantattn.attention import operators
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.invariant import elementwise
 from quantattn.nn.rows import starts_of_rows
@@ -48,9 +49,20 @@ def rotary_table(
     return cos, sin
 
 
+def _table_shapes(time: Tensor, cu_seqlens: Tensor, pairs: int, *rest: Any) -> tuple[Tensor, Tensor]:
+    rows: Tensor | None = rest[5] if len(rest) > 5 else None  # a default may be left out
+    shape = ((time if rows is None else rows).shape[0], 1, 2 * pairs)
+    return time.new_empty(shape, dtype=torch.float32), time.new_empty(shape, dtype=torch.float32)
+
+
 # A compiler would rather compute sines again in float64, in every layer and for every head, than read them from memory:
 # it cannot look into an operator.
-@torch.library.custom_op("quantattn::rotary_table", mutates_args=())
+@operators.operator(
+    "rotary_table",
+    "(Tensor time, Tensor cu_seqlens, int pairs, int time_pairs, float base, float shortest, float longest, "
+    "bool batch_invariant, Tensor? rows=None) -> (Tensor, Tensor)",
+    _table_shapes,
+)
 def _table_op(
     time: Tensor, cu_seqlens: Tensor, pairs: int, time_pairs: int,
     base: float, shortest: float, longest: float, batch_invariant: bool, rows: Tensor | None = None,
@@ -68,13 +80,6 @@ def _table_op(
     cos = elementwise(torch.cos, angle, batch_invariant).float()
     sin = elementwise(torch.sin, angle, batch_invariant).float()
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
-
-
-@_table_op.register_fake
-def _table_shapes(time: Tensor, cu_seqlens: Tensor, pairs: int, *rest: Any) -> tuple[Tensor, Tensor]:
-    rows: Tensor | None = rest[5] if len(rest) > 5 else None  # a default may be left out
-    shape = ((time if rows is None else rows).shape[0], 1, 2 * pairs)
-    return time.new_empty(shape, dtype=torch.float32), time.new_empty(shape, dtype=torch.float32)
 
 
 def _steps(pairs: int, device: torch.device | str) -> Tensor:
