@@ -2,7 +2,8 @@
 
 EDGAR-CORPUS (Loukas et al. 2021) has `filename`, `cik`, `year` and `section_1` … `section_15` of annual reports;
 edgar-crawler, its successor, writes `item_1` … for 10-K and 8-K, `part_1_item_1` … for 10-Q, and what EDGAR's index has
-of the filing. Neither keeps the time of acceptance. Runs in the child process of `pool` too.
+of the filing; others write `item1`, `item1a` and a link. None keeps the time of acceptance. Runs in the child process
+of `pool` too.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ ANNUAL = "10-K"
 """The family of every filing of EDGAR-CORPUS, which does not say the form."""
 SIGNATURES = "SIGNATURE"
 METADATA = ("filename", "cik", "year", "filing_type", "filing_date", "company")
-LINKS = ("complete_text_filing_link", "htm_filing_link", "filing_html_index")
-_ITEM = re.compile(r"(?:part_([12])_)?(?:item|section)_(\d{1,2}(?:[A-C]|\.\d\d)?)", re.IGNORECASE)
+LINKS = ("complete_text_filing_link", "htm_filing_link", "filing_html_index", "source")
+_ITEM = re.compile(r"(?:part_([12])_)?(?:item|section)_?(\d{1,2}(?:[A-C]|\.\d\d)?)", re.IGNORECASE)
 _PART = re.compile(r"part_([12])")
-_NAMED = re.compile(r'"(?:part_[12]_)?(?:item|section)_\d{1,2}(?:[A-C]|\.\d\d)?"\s*:\s*(?:"|null)', re.IGNORECASE)
+_NAMED = re.compile(r'"(?:part_[12]_)?(?:item|section)_?\d{1,2}(?:[A-C]|\.\d\d)?"\s*:\s*(?:"|null)', re.IGNORECASE)
 _NUMBER = re.compile(
     r"\W*items?\s+\d{1,2}(?:\.\d\d)?\s?(?:\(?[a-c]\b\)?)?"
     r"(?:\s*(?:and|&|,|through|to)\s*(?:items?\s*)?\d{1,2}\s?(?:[a-c]\b)?)*\W*",
@@ -108,7 +109,7 @@ def read_metadata(values: Mapping[str, Any], form: str | None = None) -> Parsed:
     told = {name: _text(name, values.get(name)) for name in (*METADATA, *LINKS)}
     cik, stated = told["cik"], told["filing_type"]
     numbers = [find_accession(told[name] or "") for name in ("filename", *LINKS)]
-    annual = any(name.lower().startswith("section_") for name in values)
+    annual = any(_is_annual(name) for name in values)
     return Parsed(
         kind=CUT,
         form=stated.upper() if stated else (form or (ANNUAL if annual else None)),
@@ -119,6 +120,12 @@ def read_metadata(values: Mapping[str, Any], form: str | None = None) -> Parsed:
         year=told["year"],
         filed=told["filing_date"],
     )
+
+
+def _is_annual(name: str) -> bool:
+    """Whether a record with this name is of an annual report: EDGAR-CORPUS, or an item such as 1A without its part."""
+    match = _ITEM.fullmatch(name)
+    return match is not None and (name.lower().startswith("section_") or (not match[1] and match[2][-1].isalpha()))
 
 
 def read_items(values: Mapping[str, Any], known: Parsed) -> Parsed:

@@ -37,17 +37,22 @@ _SHARE_OF_INDEX = 0.1
 _HANDED_OVER = re.compile(r"\bincorporated\b[^.]{0,80}\breference\b|\bomitted\b", re.IGNORECASE)
 
 
-def is_index(text: str, chosen: Sequence[Choice]) -> bool:
-    """Whether headings are those of an index at the end of a text, which says where its items stand: none has text.
+def index_at_end(text: str, chosen: Sequence[Choice], every: Sequence[Heading]) -> list[Heading]:
+    """The rows of an index at the end of a text, which says where its items stand; none where there is no such index.
 
-    They take less than a tenth of the text; a short report whose items are all answered in a line takes more.
+    They are the headings, with and without a page, in the last tenth before the signatures, where no heading before
+    them opens an item and none but the last, below which notes may stand, has text. A short report whose items are all
+    answered in a line takes more than a tenth of itself.
     """
-    headings = [heading for heading, _ in chosen]
-    if len(headings) < _FEWEST:
-        return False
-    stop = end_of_report(text, headings[-1].end)
-    short = stop - headings[0].start < _SHARE_OF_INDEX * len(text)
-    return short and max(telling_lengths(text[:stop], headings)) < ENOUGH_TEXT
+    first = len(text) - _SHARE_OF_INDEX * len(text)
+    if sum(heading.start > first for heading in every) < _FEWEST or any(each.start <= first for each, _ in chosen):
+        return []
+    stop = end_of_report(text, every[-1].end)
+    first = stop - _SHARE_OF_INDEX * len(text)
+    rows = [heading for heading in every if first < heading.start < stop]
+    if len(rows) < _FEWEST or any(each.start <= first for each, _ in chosen):
+        return []
+    return rows if max(telling_lengths(text[:stop], rows)[:-1]) < ENOUGH_TEXT else []
 
 
 def out_of_order(text: str, chosen: Sequence[Choice], headings: Sequence[Heading], scheme: Scheme) -> list[Choice]:
@@ -145,12 +150,12 @@ def _with_most_text(text: str, found: Sequence[Choice], end: int) -> list[Choice
 def by_part(text: str, chosen: Sequence[Choice], parts: Sequence[PartLine], scheme: Scheme) -> list[Choice]:
     """`chosen`, and the headings of a part, with an answer behind them, for those of its items that it lacks."""
     added: list[Choice] = []
-    for (heading, names), (following, later) in pairwise(chosen):
+    for (heading, names), (following, later) in pairwise(chosen) if parts else ():
         last, first = scheme.names.index(names[-1]), scheme.names.index(later[0])
         lacking: dict[str, list[str]] = {}
         for name in scheme.names[last + 1 : first]:
-            if name in scheme.required and scheme.part_of(name) != scheme.part_of(names[-1]):
-                lacking.setdefault(scheme.part_of(name), []).append(name)
+            if name in scheme.required and scheme.part_of[name] != scheme.part_of[names[-1]]:
+                lacking.setdefault(scheme.part_of[name], []).append(name)
         for line in parts if lacking else ():
             own = lacking.pop(line.part, None) if heading.end <= line.start < following.start else None
             if own and _answers(text, line.end, following.start):

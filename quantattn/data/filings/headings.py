@@ -6,22 +6,30 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quantattn.data.filings.item_names import PARTS, Scheme, after_title
+from quantattn.data.filings.item_names import IN_WORDS, PARTS, Scheme, after_title
 
-_NUMBER = r"(?>\d{1,2}(?:[ \t]?\.[ \t]?\d\d(?!\d))?(?:[ \t]?\((?-i:[A-CT])\)|[ \t]?[A-C](?![a-zA-Z0-9]))*)"
+_NUMBER = (
+    rf"(?>(?:\d{{1,2}}(?:[ \t]?\.[ \t]?\d\d(?!\d))?|(?:{'|'.join(IN_WORDS)})(?![a-z]))"
+    r"(?:[ \t]?\((?-i:[A-CT])\)|[ \t]?[A-C](?![a-zA-Z0-9]))*)"
+)
 _JOIN = r"(?:[ \t]*(?:,|;|&|and|through|to|or|-|–|—|\.)){1,3}[ \t]*(?:items?[ \t]*)?"
 # A pattern of a whole line begins with the end of the line before and is looked for in "\n" + text, so that its matches
 # start where their line does in the text: the engine jumps to line ends, and would try a `^` at every character.
 _HEADING = re.compile(
     rf"\n[^\S\n]*(?:[*•·>#|_\-–—][^\S\n]*)*(?:part[ \t]+i{{1,3}}v?\b[^\w\n]*)?"
-    rf"items?[^\S\n]*(?:no\.?[^\S\n]*)?[:#.\-–—]?[^\S\n]*({_NUMBER}(?:{_JOIN}{_NUMBER})*)(?-i:(?![a-z\d]))([^\n]*)",
+    rf"i ?tems?[^\S\n]*(?:no\.?[^\S\n]*)?[:#.\-–—]?[^\S\n]*({_NUMBER}(?:{_JOIN}{_NUMBER})*)(?-i:(?![a-z\d]))([^\n]*)",
     re.IGNORECASE,
 )
 _OPENING = re.compile(r"\n[^a-zA-Z\d\n]*[iIpPıİ]")
 _ONE_NUMBER = re.compile(_NUMBER, re.IGNORECASE)
+_NO_DIGIT = re.compile(r"[\s()]")
+_SUB_ITEM = re.compile(r"[ \t]?\([a-z1-9]\)")
+_OWN_PART = re.compile(r"\n[^\w\n]*part[ \t]+(i{1,3}v?)\b", re.IGNORECASE)
+_TITLE_BELOW = re.compile(r"\n(?:[^\S\n]*\n)?([^\n]{1,300})")
 _RANGE = re.compile(r"through|\bto\b|-|–|—", re.IGNORECASE)
 _AND_ITEM = re.compile(rf"(?:,|;|&|/|and)\s*items?[ \t]*({_NUMBER})[ \t]*[.:\-–—]", re.IGNORECASE)
-_PART = re.compile(r"\n[^\w\n]*part[ \t]+(i{1,3}v?)\b(?![ \t]*,)([^\n]{0,80})$", re.IGNORECASE | re.MULTILINE)
+_NAMES_PART = r"[^\w\n]*p ?ar ?t[ \t]+(i{1,3}v?)\b(?![ \t]*,)([^\n]{0,80})$"
+_PART, _PART_ALONE = (re.compile(before + _NAMES_PART, re.IGNORECASE | re.MULTILINE) for before in ("\n", ""))
 _PART_TITLE = re.compile(r"^\W*(?:(?:financial|other)[ \t]+information)?\W*\d{0,3}\W*$", re.IGNORECASE)
 _CONTINUED = re.compile(r"\bcont(?:inued|['’]d|\.)\W*$|\(continued\)", re.IGNORECASE)
 _REFERENCE = re.compile(
@@ -61,6 +69,8 @@ ENOUGH_TEXT = 400
 _LONGEST_ENTRY, _LONGEST_LINE = 4_000, 300
 _SHORTEST_CONTENTS = 3
 _WORDS_OF_SIGNING, _NEAR, _PAGES = 160, 300, 100
+_LOOK_BACK, _LAST_WORD = 200, 12
+_AFTER_A_WORD = '.,;:!?)”"’'
 
 
 @dataclass(frozen=True)
@@ -138,9 +148,8 @@ def _heading(text: str, match: re.Match[str], scheme: Scheme, part: str) -> Head
     if not title:
         title, end = _next_line(text, end)
     known = any(pattern.match(title.lstrip('[(“" \t')) or pattern.match(title) for pattern in scheme.titles.values())
-    sub_item = re.match(r"[ \t]?\([a-z1-9]\)", rest) is not None
-    worth = CONTINUED if _CONTINUED.search(rest) else STRONG if known and not sub_item else WEAK
-    own_part = re.match(r"\n[^\w\n]*part[ \t]+(i{1,3}v?)\b", match.group(), re.IGNORECASE)
+    worth = CONTINUED if _CONTINUED.search(rest) else STRONG if known and not _SUB_ITEM.match(rest) else WEAK
+    own_part = _OWN_PART.match(match.group())
     return Heading(match.start(), end, numbers, title, own_part.group(1).upper() if own_part else part, worth)
 
 
@@ -151,14 +160,14 @@ def _has_page(text: str, start: int, end: int) -> bool:
 
 def _goes_on(text: str, start: int) -> bool:
     """Whether the line before `start` ends in the middle of a sentence, so that this one is no heading."""
-    before = text[max(0, start - 200) : start]
-    line = before[:-1].rsplit("\n", 1)[-1] if before.endswith("\n") else ""
-    return bool(_MID_SENTENCE.search(line)) and not line.isupper()
+    first, last = max(0, start - _LOOK_BACK), max(0, start - 1)
+    line = text[max(first, text.rfind("\n", first, last) + 1) : last].rstrip(" \t")
+    return _MID_SENTENCE.search(line[-_LAST_WORD:]) is not None and not line.isupper()
 
 
 def _next_line(text: str, at: int) -> tuple[str, int]:
     """The next line with text after `at`, within two lines, and its end; nothing when it is another heading."""
-    match = re.compile(r"\n(?:[^\S\n]*\n)?([^\n]{1,300})").match(text, at)
+    match = _TITLE_BELOW.match(text, at)
     if match is None or _HEADING.match("\n" + match.group(1)) or _PAGE_NUMBER.match(match.group(1)):
         return "", at
     return match.group(1).strip(), match.end()
@@ -169,7 +178,7 @@ def _numbers(written: str, scheme: Scheme) -> tuple[str, ...]:
     matches = list(_ONE_NUMBER.finditer(written))
     found: list[str] = []
     for before, match in zip([None, *matches], matches, strict=False):
-        number = re.sub(r"[\s()]", "", match.group()).upper().removesuffix("T")
+        number = _normal(match.group())
         if before is not None and _RANGE.search(written[before.end() : match.start()]) and found:
             found += _between(found[-1], number, scheme)
         if scheme.keys(number):
@@ -177,6 +186,14 @@ def _numbers(written: str, scheme: Scheme) -> tuple[str, ...]:
         elif before is None:
             return ()
     return tuple(dict.fromkeys(found))
+
+
+def _normal(number: str) -> str:
+    """ "1 a", "9(T)", "Seven A" → 1A, 9, 7A."""
+    if not number[0].isdigit():
+        word = next(word for word in reversed(IN_WORDS) if number.lower().startswith(word))
+        number = f"{IN_WORDS.index(word) + 1}{number[len(word) :]}"
+    return _NO_DIGIT.sub("", number).upper().removesuffix("T")
 
 
 def _between(first: str, last: str, scheme: Scheme) -> Iterator[str]:
@@ -282,9 +299,13 @@ def _is_thin(text: str, heading: Heading, length: int) -> bool:
 
 
 def _is_entry(line: str) -> bool:
-    if not line or _PAGE_NUMBER.match(line) or _CONTENTS_TITLE.match(line) or _PART.match("\n" + line):
+    if not line or _PAGE_NUMBER.match(line) or _CONTENTS_TITLE.match(line) or _PART_ALONE.match(line):
         return True
-    return len(line) < _LONGEST_LINE and (_ENDS_WITH_PAGE.search(line) is not None or not after_title(line))
+    return len(line) < _LONGEST_LINE and (_ends_with_page(line) or not after_title(line))
+
+
+def _ends_with_page(line: str) -> bool:
+    return not line.rstrip(_AFTER_A_WORD)[-1:].isalpha() and _ENDS_WITH_PAGE.search(line) is not None
 
 
 def with_text(heading: Heading, length: int) -> float:

@@ -17,6 +17,11 @@ from quantattn.data.filings.forms import family
 
 PARTS = ("I", "II")
 """Parts of a 10-Q, both of which count their items from 1."""
+IN_WORDS = (
+    *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen"),
+)
+"""Numbers of items as some filings of the 1990s write them."""
 
 _NAMES_10K = "1 1A 1B 1C 2 3 4 4A 5 6 7 7A 8 8A 8B 9 9A 9B 9C 10 11 12 13 14 15 16"
 _10K_OPTIONAL = frozenset(("4A", "8A", "8B"))
@@ -129,7 +134,7 @@ class Scheme:
         ordered: whether items follow one another in the order of the form.
         titles: pattern of how a title begins, the part of a 10-Q → its own.
         alone: item → pattern of a title that opens it without its number; none for an 8-K.
-        ends: part of a 10-K → the number of its last item.
+        part_of: name → the part of the form that it belongs to, "I" to "IV"; "" on an 8-K.
     """
 
     names: tuple[str, ...]
@@ -138,18 +143,11 @@ class Scheme:
     ordered: bool
     titles: Mapping[str, re.Pattern[str]]
     alone: Mapping[str, str]
-    ends: Mapping[str, int]
+    part_of: Mapping[str, str]
 
     def expected(self, filed: date | None) -> tuple[str, ...]:
         """Names that a filing of that day should have; all required ones when the day is not known."""
         return tuple(name for name in self.required if filed is None or filed >= self.since.get(name, date.min))
-
-    def part_of(self, name: str) -> str:
-        """The part of the form that an item belongs to: "I" to "IV"; "" on an 8-K."""
-        if not self.ordered:
-            return ""
-        part, dot, _ = name.partition(".")
-        return part if dot else next(part for part, last in self.ends.items() if int(name.rstrip("ABC")) <= last)
 
     def keys(self, number: str) -> tuple[str, ...]:
         """Names that a number in a heading may stand for: two for the items of a 10-Q, none when the form has none."""
@@ -169,7 +167,13 @@ def _scheme(
     names = tuple(listed.split())
     required = tuple(name for name in names if name not in optional)
     patterns = {part: re.compile(pattern, re.IGNORECASE) for part, pattern in titles.items()}
-    return Scheme(names, required, since, bool(required), patterns, alone, ends)
+    parts = {name: _part_of(name, ends) if required else "" for name in names}
+    return Scheme(names, required, since, bool(required), patterns, alone, parts)
+
+
+def _part_of(name: str, ends: Mapping[str, int]) -> str:
+    part, dot, _ = name.partition(".")
+    return part if dot else next(part for part, last in ends.items() if int(name.rstrip("ABC")) <= last)
 
 
 _ENDS_10K, _ENDS_10KSB = {"I": 4, "II": 9, "III": 14, "IV": 16}, {"I": 4, "II": 8, "III": 14, "IV": 16}

@@ -15,7 +15,7 @@ from datetime import date
 from functools import cached_property
 
 from quantattn.data.filings.exhibits import find_in_report
-from quantattn.data.filings.gaps import Choice, by_part, by_title, is_index, out_of_order
+from quantattn.data.filings.gaps import Choice, by_part, by_title, index_at_end, out_of_order
 from quantattn.data.filings.headings import (
     CONTINUED,
     STRONG,
@@ -169,13 +169,18 @@ def items_of(text: str, form: str, annual_report: str | None = None, filed: date
     parts = find_parts(text, lines)
     every = find_headings(text, scheme, lines, parts)
     headings = without_contents(text, every, scheme)
+    index: list[Choice] = []
     if not scheme.ordered:
         chosen = _by_number(text, headings)
     else:
         chosen = _in_order(text, headings, scheme)
-        chosen = [] if is_index(text, chosen) else out_of_order(text, chosen, headings, scheme)
-        chosen = by_part(text, by_title(text, chosen, every, scheme), parts, scheme)
+        index = _in_order(text, index_at_end(text, chosen, every), scheme)
+        chosen = [] if index else out_of_order(text, chosen, headings, scheme)
+        stop = index[0][0].start if index else len(text)
+        chosen = by_part(text, by_title(text[:stop], chosen, every, scheme), parts, scheme)
     sections = _cut(text, chosen, parts, scheme)
+    if index and sections:
+        sections = _with_rows(text, sections, index, parts)
     if annual_report is not None:
         sections = [_follow(section, text, annual_report) for section in sections]
     return Items(text, tuple(sections), scheme.expected(filed), annual_report)
@@ -251,12 +256,31 @@ def _cut(text: str, chosen: list[Choice], parts: list[PartLine], scheme: Scheme)
         end = _before_part(text, heading.end, after, parts)
         end = without_furniture(text, heading.end, end)
         following = chosen[n + 1][1][0] if n + 1 < len(chosen) else names[-1]
-        own_end = _end_of_part(heading.end, end, parts, scheme.part_of(names[-1]), scheme.part_of(following))
+        own_end = _end_of_part(heading.end, end, parts, scheme.part_of[names[-1]], scheme.part_of[following])
         own = heading.title + "\n" + text[title_end:own_end]
-        if own_end == end >= after - 2 and n + 1 < len(chosen) and not after_title(own).strip():
+        body = after_title(own)
+        if own_end == end >= after - 2 and n + 1 < len(chosen) and not body.strip():
             waiting = (replace(heading, start=start), names)
             continue
-        sections.append(Section(names, start, end, status_of(own)))
+        sections.append(Section(names, start, end, _status(body)))
+    return sections
+
+
+def _with_rows(text: str, sections: list[Section], index: list[Choice], parts: list[PartLine]) -> list[Section]:
+    """`sections`, which end where the index at the end begins, and its rows on items that have no other place."""
+    first = index[0][0].start
+    last = sections[-1]
+    if last.end > first:
+        end = without_furniture(text, last.start, _before_part(text, last.start, first, parts))
+        sections = [*sections[:-1], replace(last, end=end)]
+    known = {name for section in sections for name in section.names}
+    ends = [*(heading.start for heading, _ in index[1:]), end_of_report(text, index[-1][0].end)]
+    for (heading, names), after in zip(index, ends, strict=True):
+        lacking = tuple(name for name in names if name not in known)
+        if lacking:
+            end = without_furniture(text, heading.end, _before_part(text, heading.end, after, parts))
+            answer = after_title(heading.title + text[heading.end : end])
+            sections.append(Section(lacking, heading.start, end, OMITTED if _NOTHING.match(answer) else BY_REFERENCE))
     return sections
 
 
@@ -281,7 +305,10 @@ def _end_of_part(start: int, end: int, parts: list[PartLine], own: str, next_one
 
 def status_of(own: str) -> str:
     """Status of an item from its title, without its number, and the text after it."""
-    body = after_title(own)
+    return _status(after_title(own))
+
+
+def _status(body: str) -> str:
     if len(body) <= _LONGEST_NOTHING and (_NOTHING.match(body) or not body.strip()):
         return OMITTED
     if len(body) <= _LONGEST_REFERENCE:

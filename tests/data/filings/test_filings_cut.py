@@ -247,6 +247,18 @@ def test_parts_of_a_quarterly_report() -> None:
     assert (alone.text, alone.sections) == (f"{values['part_1']}\nsomething else\nSigned.", ())
 
 
+def test_names_without_a_line_between_and_a_link_are_a_record_too(tmp_path: Path) -> None:
+    link = "https://www.sec.gov/Archives/edgar/data/4457/000000445723000052/0000004457-23-000052-index.htm"
+    values = {"item1": ">Item 1. Business\nWe move.", "item1a": "Item 1A. Risk Factors\nRain.", "cik": "4457"}
+    (tmp_path / "a.json").write_text(json.dumps(values | {"names": ["ACME"], "source": link}))
+    index = FilingIndex([{"accession": "0000004457-23-000052", "accepted": "20230601120000"}])
+    (row,) = scan_filings(tmp_path, index=index).frame.collect().to_dicts()
+    assert (row["entity"], row["form"], row["accession"]) == ("0000004457", "10-K", "0000004457-23-000052")
+    assert row["text"] == "\n".join((values["item1"], values["item1a"]))
+    assert read_metadata({"cik": "1", "item7": "x"}).form is None  # of an 8-K before 2004, or of a 10-K
+    assert read_metadata({"cik": "1", "part_2_item_1A": "x"}).form is None
+
+
 def test_filings_that_come_twice_and_other_forms_are_counted(tmp_path: Path) -> None:
     parquet(tmp_path / "a", RECORDS)
     parquet(tmp_path / "b", RECORDS[:1])

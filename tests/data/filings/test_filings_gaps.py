@@ -12,6 +12,7 @@ from quantattn.data.filings.parsed import OTHER_FORM, Parsed, Request
 from quantattn.data.filings.parsing import parse
 
 PROSE = "We make anvils and sell them in forty countries, and nobody has been hurt by one of them.\n" * 8
+PART_III = "The information that this Part asks for is incorporated by reference from our proxy statement."
 SIGNED = "SIGNATURES\nPursuant to the requirements of the Securities Exchange Act, signed.\n"
 
 
@@ -88,16 +89,22 @@ def test_an_index_at_the_end_is_no_list_of_items() -> None:
         contents, "OUR YEAR", PROSE * 9, "RISK FACTORS", PROSE, "MANAGEMENT’S DISCUSSION AND ANALYSIS", PROSE * 5
     )
     items = items_of(joined(report, "Properties", PROSE, INDEX, SIGNED), "10-K")
-    assert names(items) == [("1A",), ("7",), ("2",)]  # in the order of the text, which is not that of the form
+    titled = [("1A",), ("7",), ("2",)]  # in the order of the text, which is not that of the form
+    assert names(items) == [*titled, ("1",), ("8",)]  # then what the index alone says
     assert items["1A"] == joined("RISK FACTORS", PROSE)
+    assert items["2"] == joined("Properties", PROSE, "FORM 10-K CROSS-REFERENCE INDEX")
+    assert items["1"] == "Item 1.\tBusiness\tPages 3-9\nGeneral development\tPage 4"
+    assert (items.status["1"], items.status["8"], items.status["3"]) == (BY_REFERENCE, BY_REFERENCE, MISSING)
+    rows = INDEX + "Item 9.\tChanges in and Disagreements with Accountants\tNot applicable\n"
+    rows += f"Item 15.\tExhibits\tPage 70\n(a) {PART_III * 6}\n"
+    noted = items_of(joined(report, "Properties", PROSE, rows, SIGNED), "10-K")  # a note below the last row is its own
+    assert names(noted) == [*titled, ("1",), ("8",), ("9",), ("15",)]
+    assert (noted.status["9"], noted["15"].count(PART_III)) == (OMITTED, 6)
     whole = joined("OUR YEAR", PROSE * 20, INDEX, SIGNED)
     assert names(items_of(whole, "10-K")) == []
     assert list(items_of(whole, "10-K").pieces()) == [((), whole)]
     short = joined("ACME INC.", INDEX, SIGNED)  # the same lines where they are most of the report
     assert len(items_of(short, "10-K").sections) > 3
-
-
-PART_III = "The information that this Part asks for is incorporated by reference from our proxy statement."
 
 
 def test_a_part_answered_under_its_heading_answers_its_items() -> None:
@@ -114,6 +121,33 @@ def test_a_part_answered_under_its_heading_answers_its_items() -> None:
 def test_what_a_part_says_before_its_first_item_is_no_answer_to_the_item_before() -> None:
     text = joined("Item 9B. Other Information", "None.", "PART III", PART_III * 8, "Item 10. Directors", PROSE, SIGNED)
     assert items_of(text, "10-K").status["9B"] == OMITTED
+
+
+WRITTEN = (
+    *(("Item 1. ", "ITEM ONE - "), ("Item 1A. ", "ITEM ONE A - "), ("Item 2. ", "Item Two. ")),
+    *(("Item 7. ", "ITEM SEVEN - "), ("Item 10. ", "I TEM TEN. "), ("Item 11. ", "I TEM 11. ")),
+    *(("PART I\n", "P ART I\n"), ("PART III", "PAR T III")),
+)
+
+
+def test_numbers_in_words_and_letters_that_stand_apart_open_the_same_items() -> None:
+    text = joined("ACME INC.", "PART I", "Item 1. Business", PROSE, "Item 1A. Risk Factors", PROSE)
+    text = joined(text, "Item 2. Properties", "None.", "PART II", "Item 7. Management’s Discussion", PROSE, "PART III")
+    text = joined(text, "Item 10. Directors", PART_III, "Item 11. Executive Compensation", PART_III, SIGNED)
+    items, other = items_of(text, "10-K"), text
+    assert len(items.sections) == 6
+    for plain, written in WRITTEN:
+        assert text.count(plain) == 1
+        other = other.replace(plain, written)
+    found = items_of(other, "10-K")
+    assert found.status == items.status
+    for name in dict.fromkeys(name for section in items.sections for name in section.names):
+        assert found[name].split("\n")[1:] == items[name].split("\n")[1:]
+
+
+def test_a_letter_in_the_place_of_a_number_opens_nothing() -> None:
+    text = joined("Item 3. Legal Proceedings", "None.", "Item X. Executive Officers", PROSE, "Item Oneida", PROSE)
+    assert names(items_of(joined(text, "Item 5. Market for Our Equity", PROSE), "10-K")) == [("3",), ("5",)]
 
 
 def test_entries_of_several_lines_are_no_items() -> None:
