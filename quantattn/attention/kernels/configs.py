@@ -2,7 +2,7 @@
 
 The table is fixed, so that the same problem always runs the same program and rounds the same way; nothing is tuned
 at run time. With triton 3.9 none of them spills. The Hopper rows were timed (docs/log.md) as `bench.py bench=tune`
-does, but fwd at 256; plain 16-bit problems have kernels of their own there, backward up to head size 128 (hopper/).
+does, but fwd at 256; plain 16-bit problems have kernels of their own there (hopper/).
 """
 
 from __future__ import annotations

@@ -156,7 +156,19 @@ def launch_forward(
 ) -> None:  # fmt: skip
     """Write out (B, N, H, D) and lse (B, H, N) float32, both contiguous and owned by the caller."""
     terms = problem.terms()
-    config = config or choose_config("fwd", q, terms)
+    dense = problem.cu_q is None and not problem.ordered
+    parts = split.count_parts(q.shape[1], k.shape[1]) if dense else 1
+    if parts > 1 and _rows_are_alike(q, k, problem, terms):
+        # One tile holds the queries of all heads that share keys, which are then read once.
+        rows = split.heads_to_rows(q, k.shape[2])
+        outs, lses = torch.empty_like(rows), lse.new_empty(q.shape[0], k.shape[2], rows.shape[1])
+        launch_forward(rows, k, v, outs, lses, problem, config, descriptors)
+        for to, found in zip((out, lse), split.rows_to_heads(outs, lses, q.shape[1]), strict=True):
+            to.copy_(found)
+        return
+    if config is None:
+        config = choose_config("fwd", q, terms)
+        config = split.config_of(q.shape[1], config) if parts > 1 else config
     tma = use_descriptors(q, k, v) if descriptors is None else descriptors
     constants = problem.constants(q, k, config)
     tiles = problem.tiles(q, config.block_m)
@@ -166,8 +178,6 @@ def launch_forward(
     if tma:
         sizes = (config.block_m, config.block_n, config.block_n)
         sources = tuple(describe(x, n, constants["BLOCK_D"]) for x, n in zip(sources, sizes, strict=True))
-    dense = problem.cu_q is None and not problem.ordered
-    parts = split.count_parts(q.shape[1], k.shape[1]) if dense else 1
     outs, lses = out, lse
     if parts > 1:
         outs, lses = (x.new_empty(parts, *x.shape, dtype=torch.float32) for x in (out, lse))
@@ -181,6 +191,14 @@ def launch_forward(
     )  # fmt: skip
     if parts > 1:
         split.merge_parts(outs, lses, out, lse)
+
+
+def _rows_are_alike(q: Tensor, k: Tensor, problem: Problem, terms: Terms) -> bool:
+    """Whether the rows of all heads that share keys may stand in one tile: they all see all keys, by q·k alone."""
+    together = q.shape[1] * (q.shape[2] // max(k.shape[2], 1))
+    full = problem.left is None and problem.right is None
+    plain = terms.plain and not terms.hides and terms.seed is None and terms.sinks is None
+    return full and plain and q.shape[1] < together <= split.FEW_QUERIES
 
 
 def launch_dq(

@@ -22,7 +22,9 @@ from quantattn.attention.kernels.launch import Problem
 
 WORKERS = 2
 MASKS = {"full": (None, None), "causal": (None, 0), "window": (64, 9)}
-TABLES = {"fwd": configs.FORWARD, "short": configs.SHORT, "bwd": configs.BACKWARD, "float8": configs.FLOAT8}
+WIDE = {256: configs.WIDE_BACKWARD}
+TABLES = {"fwd": configs.FORWARD, "short": configs.SHORT, "bwd": configs.BACKWARD, "keys": WIDE, "queries": WIDE}
+TABLES["float8"] = configs.FLOAT8
 VARIANTS = [
     (kernel, d, mask, packed)
     for kernel, table in TABLES.items()
@@ -81,11 +83,13 @@ def row_of(variant: tuple[str, int, str, bool]) -> dict[str, object]:
     if kernel == "float8":
         rounded = float8_rounding.round_inputs(q, k, k, incoherent=True, seed=0)
         float8_launch.launch_float8(rounded, 0.1, mask == "causal", q.dtype, config)
-    elif kernel == "bwd":
+    elif kernel in ("bwd", "keys", "queries"):
+        config = config if kernel == "bwd" else None
         launch.launch_backward(q, None, q, k, k, q, lse, q.clone(), k.clone(), k.clone(), problem, config)
     else:
         launch.launch_forward(q, k, k, q.clone(), lse, problem, config)
     kernels = {"bwd": launch._attention_bwd, "float8": float8_launch._float8_fwd}
+    kernels |= {"keys": launch._attention_bwd_keys, "queries": launch._attention_bwd_queries}
     built = kernels.get(kernel, launch._attention_fwd).built.pop()
     assembled = assemble(built, 90)
     return {

@@ -75,6 +75,21 @@ def test_the_bits_do_not_depend_on_the_batch(device):
     assert torch.equal(results["lse"], together["lse"][3:6])
 
 
+@pytest.mark.parametrize("room", [6, 5])
+def test_heads_that_share_keys_have_the_bits_of_heads_that_do_not(room, device, monkeypatch):
+    """They stand in one tile where there is room for them."""
+    monkeypatch.setattr(split, "FEW_QUERIES", room)
+    p = random_problem(5, (3,), (keys(device),), heads=4, heads_k=2, d=16, device=device)
+    apart = replace(p, k=p.k.repeat_interleave(2, 1), v=p.v.repeat_interleave(2, 1))
+    seen = []
+    real = split.heads_to_rows
+    monkeypatch.setattr(split, "heads_to_rows", lambda q, heads_k: seen.append(heads_k) or real(q, heads_k))
+    shared, own = (run(dense("triton"), x, backward=False) for x in (p, apart))
+    assert seen == ([2] if room == 6 else [])
+    assert torch.equal(shared["out"], own["out"])
+    assert torch.equal(shared["lse"], own["lse"])
+
+
 def test_what_is_cut():
     part = split.PART
     assert split.count_parts(1, 2 * part - 1) == 1

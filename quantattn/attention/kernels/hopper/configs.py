@@ -127,6 +127,26 @@ BACKWARD = {
 """Head size rounded up to 64 or 128 → configuration."""
 
 
+@dataclass(frozen=True)
+class WideBackwardConfig:
+    """How the two kernels for heads of more than 128 run.
+
+    Attributes:
+        stages: of q and do, and of k, in shared memory, 64 rows each.
+        weights: tiles of weights that wait for the second warpgroup.
+        registers: of a thread that multiplies.
+        spare: of a thread that loads.
+    """
+
+    stages: int
+    weights: int
+    registers: int = 240
+    spare: int = 24
+
+
+WIDE_BACKWARD = WideBackwardConfig(stages=2, weights=2)
+
+
 def padded_head(d: int) -> int:
     """Columns of a buffer for head size d: 64, 128 or 256."""
     return 64 if d <= 64 else 128 if d <= 128 else 256

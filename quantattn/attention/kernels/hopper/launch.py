@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from quantattn.attention.kernels.hopper import backward, tasks
+from quantattn.attention.kernels.hopper import backward, tasks, wide_keys, wide_queries
 from quantattn.attention.kernels.hopper.backward import _attention_bwd
 from quantattn.attention.kernels.hopper.compat import descriptor_of
 from quantattn.attention.kernels.hopper.configs import (
     BACKWARD,
+    WIDE_BACKWARD,
     BackwardConfig,
     ForwardConfig,
     forward_config,
@@ -22,6 +23,8 @@ from quantattn.attention.kernels.hopper.configs import (
 from quantattn.attention.kernels.hopper.ends import _attention_bwd_finish, _attention_bwd_prepare
 from quantattn.attention.kernels.hopper.forward import _attention_fwd
 from quantattn.attention.kernels.hopper.tiles import describable, describe, swizzled
+from quantattn.attention.kernels.hopper.wide_keys import _attention_bwd_keys
+from quantattn.attention.kernels.hopper.wide_queries import _attention_bwd_queries
 from quantattn.attention.kernels.launch import Problem, strides
 
 _KEYS = 128
@@ -80,11 +83,11 @@ def launch_forward(
 
 
 def has_backward(q: Tensor, problem: Problem) -> bool:
-    """Whether `launch_backward` takes this: D ≤ 128, and its workspace, whole blocks of every sequence, is not much
-    larger than q; the sums of dq are float32, and one block of them for 16 rows would take eight times their own.
+    """Whether `launch_backward` takes this: its workspace, whole blocks of every sequence, is not much larger than q;
+    for D ≤ 128 the sums of dq are float32, and one block of them for 16 rows would take eight times their own.
     """
     if q.shape[-1] > max(BACKWARD):
-        return False
+        return True
     block = 2 * _HALF * _HALF // padded_head(q.shape[-1])
     return problem.tiles(q, block) * block <= 4 * q.shape[0] * q.shape[1]
 
@@ -99,7 +102,7 @@ def launch_backward(
     Args:
         do: (B, N, H, D), of the dtype of q.
         dlse: (B, H, N) float32, or None for 0.
-        q: (B, N, H, D) float16 or bfloat16, D ≤ 128.
+        q: (B, N, H, D) float16 or bfloat16, D ≤ 256.
         k: (B, Nk, Hkv, D).
         v: (B, Nk, Hkv, D).
         out: (B, N, H, D), contiguous.
@@ -108,16 +111,19 @@ def launch_backward(
         dk: like k.
         dv: like v.
         problem: without anything but scale > 0, bounds and offsets.
-        config: the measured one when None.
-        deterministic: whether the sum of dq has an order, where no config says it.
+        config: the measured one when None; of D ≤ 128.
+        deterministic: whether the sum of dq has an order, where no config says it; with D > 128 it always has.
     """
     d, width = q.shape[-1], padded_head(q.shape[-1])
-    config = config or replace(BACKWARD[width], deterministic=deterministic)
     q, k, v, do = (describable(x) for x in (q, k, v, do))
     if q.numel() == 0 or k.numel() == 0:
         for x in (dq, dk, dv):
             x.zero_()
         return
+    if width not in BACKWARD:  # nothing to choose, and each sum has one writer
+        _launch_wide_backward(do, dlse, q, k, v, out, lse, dq, dk, dv, problem)
+        return
+    config = config or replace(BACKWARD[width], deterministic=deterministic)
     packed = problem.cu_q is not None
     heads, heads_k, block_m = q.shape[2], k.shape[2], 2 * _HALF * _HALF // width
     tiles_q, tiles_k = problem.tiles(q, block_m), problem.tiles(k, _KEYS)
@@ -158,6 +164,43 @@ def launch_backward(
     _attention_bwd_finish[(tiles_q, heads)](
         acc, counts[1:], dq, problem.cu_q, scale, sequences, q.shape[1], tiles_q, slots, strides(dq),
         D=d, BLOCK_D=width, BLOCK_M=block_m, COUNTERS=counters, num_warps=4,
+    )  # fmt: skip
+
+
+def _launch_wide_backward(
+    do: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    dq: Tensor, dk: Tensor, dv: Tensor, problem: Problem,
+) -> None:  # fmt: skip
+    """`launch_backward` of D > 128."""
+    packed = problem.cu_q is not None
+    width, heads, heads_k = padded_head(q.shape[-1]), q.shape[2], k.shape[2]
+    tiles_q, tiles_k = problem.tiles(q, _HALF), problem.tiles(k, _HALF)
+    slots = heads * tiles_q
+    left, right = problem.left, problem.right
+    bounded = left is not None or right is not None
+    rows = torch.empty((2, slots * _HALF), dtype=torch.float32, device=q.device)
+    finite = torch.empty(1 + bounded * heads_k * tiles_k, dtype=torch.int32, device=q.device)
+    sequences, scale = problem.sequences(q), problem.scale
+    _attention_bwd_prepare[(tiles_q, heads)](
+        q, do, out, lse, dlse, rows[0], rows[1], finite, finite, problem.cu_q,
+        sequences, q.shape[1], tiles_q, slots, strides(q), strides(do), strides(out), strides(lse),
+        None if dlse is None else strides(dlse),
+        D=q.shape[-1], BLOCK_D=width, BLOCK_M=_HALF, COUNTERS=0, num_warps=4,
+    )  # fmt: skip
+    c = WIDE_BACKWARD
+    inputs = [describe(x, _HALF, width, packed=packed) for x in (q, k, v, do)]
+    _attention_bwd_keys[(tiles_k, heads_k)](
+        *inputs, *(describe(x, _HALF, width, packed=packed) for x in (dk, dv)), _line(rows[0]), _line(rows[1]),
+        finite[1:], problem.cu_q, problem.cu_k, scale, sequences, q.shape[1], k.shape[1], heads // heads_k,
+        tiles_k, tiles_q, left, right,
+        SIZES=wide_keys.Sizes(width, c.stages, c.weights, packed), REGISTERS=c.registers, SPARE=c.spare, num_warps=4,
+    )  # fmt: skip
+    per_head = problem.tiles(q, 2 * _HALF) // q.shape[0]
+    sizes = wide_queries.Sizes(width, _HALF, c.stages, packed, left is not None, right is not None, bounded)
+    _attention_bwd_queries[(per_head * heads * q.shape[0],)](
+        *inputs, describe(dq, _HALF, width, packed=packed), rows[0], rows[1], finite[1:], problem.cu_q, problem.cu_k,
+        scale, sequences, q.shape[1], k.shape[1], heads, heads // heads_k, per_head, tiles_k, tiles_q,
+        left or 0, right or 0, SIZES=sizes, REGISTERS=c.registers, SPARE=c.spare, num_warps=4,
     )  # fmt: skip
 
 
