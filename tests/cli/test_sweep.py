@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -69,14 +71,63 @@ def account_of(place: Path) -> dict[str, Any]:
     return json.loads((folder_of(place) / "trials.json").read_text())
 
 
+CLOSED: list[tuple[str, int, bool, int, list[str]]] = []
+"""In `searched`: what happened, to which trial, whether its folder was held, threads, states in the account."""
+
+
+def watch_closing(patch: pytest.MonkeyPatch, root: Path) -> None:
+    """Write down in `CLOSED` when the database is told of a trial, and when its folder is let go."""
+    tell, close = optuna.Study.tell, os.close
+
+    def note(what: str, number: int) -> None:
+        folder = os.open(root / str(number), os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = False
+        except BlockingIOError:
+            held = True
+        close(folder)
+        account = root / "trials.json"
+        states = [each["state"] for each in json.loads(account.read_text())["each"]] if account.exists() else []
+        CLOSED.append((what, number, held, threading.active_count(), states))
+
+    def telling(study: Any, number: int, *given: Any, **named: Any) -> Any:
+        note("told", number)
+        return tell(study, number, *given, **named)
+
+    def closing(file: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{file}"))
+        close(file)
+        if path.parent == root and path.name.isdecimal():
+            note("let go", int(path.name))
+
+    patch.setattr(optuna.Study, "tell", telling)
+    patch.setattr(os, "close", closing)
+
+
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three trials by one worker that nobody has disturbed."""
     place = tmp_path_factory.mktemp("searched")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
+        watch_closing(patch, folder_of(place))
         assert call(patch, "sweep", *QUICK, "sweep.trials=3") == 0
     return place
+
+
+def test_a_trial_is_told_and_its_sign_of_life_ended_before_its_folder_is_let_go_and_counted_after(
+    searched: Path,
+) -> None:
+    """Let go before it is told, it would be taken up by another worker as one that somebody was killed at."""
+    events = [event for event in CLOSED if event[0] == "told" or not event[2]]  # names are flushed by closing it too
+    assert [(what, number, held) for what, number, held, _, _ in events] == [
+        each for number in range(3) for each in (("told", number, True), ("let go", number, False))
+    ]
+    for told, gone in zip(events[::2], events[1::2], strict=True):
+        assert told[3] == gone[3] + 1, "the thread of the sign of life"
+        assert len(told[4]) == len(gone[4]) == told[1], "the account has those before it"
+        assert "running" not in gone[4]
 
 
 def test_every_trial_is_counted_and_has_its_folder_and_its_end(searched: Path) -> None:
