@@ -23,14 +23,15 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "n_heads": 12,
             "hidden": 1152,
             "local_window": 512,
-            "global_every": 3,
+            "global_every": 8,
             "rotary_base": 1_000_000.0,
             "local_rotary_base": 10_000.0,
         },
     }
 )
 """Named sizes. `base` has the shape of ModernBERT-base (Warner et al. 2024, arXiv 2412.13663, table 4);
-`long` is the same with two local layers after each global one and a rotary base for a million positions."""
+`long` is the same with seven local layers after each global one, which leaves three of those (Gemma 3 has five local ones
+to a global one: arXiv 2503.19786, section 2), and a rotary base for a million positions."""
 
 MISSING = 0
 """Code of a value that is missing or unknown, in every field."""

@@ -180,16 +180,17 @@ def longformer(config: EncoderConfig, longest: int, compiled: Compiled) -> nn.Mo
     return Padded(longformer_model(config, longest), first_is_global=True)
 
 
-_THIRD = "every third layer everything, the others {} tokens each side"
+_THIRD = "every third layer everything, the others 64 tokens each side"
+_EIGHTH = "every eighth layer everything, the others 512 tokens each side"
 _LONGFORMER = "256 tokens each side, and the first token"
 
 PEERS: dict[str, Peer] = {
     "quantattn": Peer(partial(ours, "base"), None, False, "everything"),
-    "quantattn_long": Peer(partial(ours, "long"), None, False, _THIRD.format(512)),
-    "quantattn_windows": Peer(partial(ours, None), "modernbert", False, _THIRD.format(64)),
-    "modernbert_flex": Peer(partial(modernbert, "flex_attention"), "modernbert", True, _THIRD.format(64)),
-    "modernbert_sdpa": Peer(partial(modernbert, "sdpa"), "modernbert", True, _THIRD.format(64)),
-    "modernbert_flex_whole": Peer(partial(modernbert, "flex_attention"), None, True, _THIRD.format(64)),
+    "quantattn_long": Peer(partial(ours, "long"), None, False, _EIGHTH),
+    "quantattn_windows": Peer(partial(ours, None), "modernbert", False, _THIRD),
+    "modernbert_flex": Peer(partial(modernbert, "flex_attention"), "modernbert", True, _THIRD),
+    "modernbert_sdpa": Peer(partial(modernbert, "sdpa"), "modernbert", True, _THIRD),
+    "modernbert_flex_whole": Peer(partial(modernbert, "flex_attention"), None, True, _THIRD),
     "longformer": Peer(longformer, "longformer", True, _LONGFORMER),
     "longformer_whole": Peer(longformer, None, True, _LONGFORMER),
 }
