@@ -143,6 +143,9 @@ class PreparedData(LightningDataModule):
         rank: number of this process among those that share the batches.
         world: how many they are.
         one_batch: train on the first batch again and again.
+
+    Raises:
+        ValueError: no sequences to train on, or none to validate on.
     """
 
     def __init__(
@@ -160,6 +163,9 @@ class PreparedData(LightningDataModule):
         one_batch: bool = False,
     ) -> None:
         super().__init__()
+        for name, part in (("training", train), ("validation", valid)):
+            if not len(part.lengths):
+                raise ValueError(f"no {name} sequences: use more data, or another split (splits.valid, splits.test)")
         own: Mapping[str, Any] = {"seed": seed, "rank": rank, "world": world}
         self._train: Callable[[], PlannedLoader] = lambda: PlannedLoader(
             train, max_tokens, shuffle=True, total=batches // world, step=step, workers=workers, one=one_batch, **own

@@ -13,7 +13,7 @@ from toy import sequences
 from quantattn.batch import PackedBatch
 from quantattn.data.mapped import write_sequences
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable, plan
-from quantattn.learn.datamodule import PlannedLoader
+from quantattn.learn.datamodule import PlannedLoader, PreparedData
 
 BUDGET = 40
 EPOCHS = 2
@@ -138,3 +138,9 @@ def test_of_one_batch_every_epoch_is_the_first_batch() -> None:
     )
     assert always == [usual[0]] * 5
     assert len({tuple(keys) for keys in usual}) == 5
+
+
+@pytest.mark.parametrize(("train", "valid", "named"), [(0, 3, "training"), (3, 0, "validation")])
+def test_a_part_without_sequences_is_named(train: int, valid: int, named: str) -> None:
+    with pytest.raises(ValueError, match=f"no {named} sequences: use more data, or another split"):
+        PreparedData(ragged(train), ragged(valid), max_tokens=BUDGET, seed=3, batches=1)
