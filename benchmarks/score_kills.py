@@ -36,7 +36,7 @@ from deltalake import DeltaTable
 import quantattn.cli
 from quantattn.cli import score as command
 from quantattn.score import sink
-from quantattn.score.worker import Worker
+from quantattn.score.worker import Begun, Worker
 
 MODEL = [
     *("data.source.entities=3", "data.source.events_per_entity=4096", "data.source.channels=2"),
@@ -102,7 +102,8 @@ def aimed() -> None:
         setattr(owner, name, wrapped)
 
     around(command, "make_plan", "before plan")
-    around(Worker, "rows", "computing", "before commit")
+    around(Worker, "begin", "computing")
+    around(Begun, "rows", "fetched", "before commit")
     around(sink, "write_deltalake", "committing", "after commit")
 
 

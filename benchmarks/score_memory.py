@@ -59,14 +59,16 @@ def repeated(events: int, file: str) -> Source:
     return Source(pl.concat(frames), instruments, SourceReport(events, files={"stock": "0"}))
 
 
-def make(events: int, every: int, folder: Path, shards: bool) -> list[str]:
+def make(
+    events: int, every: int, folder: Path, shards: bool, length: int = LENGTH, size: str | None = None
+) -> list[str]:
     """The model, and the shards where they are asked for; the options that name the data."""
     file = str(folder / "stock.parquet")
     data: dict[str, Any] = {
         "kind": "market",
         "source": {"_target_": "quantattn.data.shards.scan_prepared"},
-        "prepare": {"layout": "chunks", "min_context": LENGTH // 2, "decision_every": every},
-        "max_seq_len": LENGTH,
+        "prepare": {"layout": "chunks", "min_context": length // 2, "decision_every": every},
+        "max_seq_len": length,
         "max_tokens_per_batch": 8192,
     }
     rest = dict.fromkeys(("decision_kinds", "fields", "n_bins", "joint", "merges", "calendar", "fold"))
@@ -80,9 +82,8 @@ def make(events: int, every: int, folder: Path, shards: bool) -> list[str]:
     one = stock()
     tokenizer = Tokenizer.fit(one.frame, one.instruments, fitted_until=2**62, n_bins=8)
     torch.manual_seed(0)
-    encoder = Encoder(
-        "tiny", codes=tokenizer.codes, values=tokenizer.values, causal=True, n_layers=1, width=8, n_heads=2, hidden=8
-    )
+    small = {} if size else {"n_layers": 1, "width": 8, "n_heads": 2, "hidden": 8}
+    encoder = Encoder(size or "tiny", codes=tokenizer.codes, values=tokenizer.values, causal=True, **small)
     heads = Outcome().heads(encoder.config, ("down", "up"))
     extra = {"data": data, "classes": ["down", "up"]}
     save_pretrained(Model(encoder, heads), folder / "model", vocabulary_json=tokenizer.to_json(), extra=extra)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
 from quantattn.cli import terminal
@@ -16,7 +15,7 @@ from quantattn.cli.config import plain, run_application
 from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
-from quantattn.cli.score_engine import EngineSettings, carry_out, reading, sizes
+from quantattn.cli.score_engine import PRECISIONS, EngineSettings, carry_out, reading, sizes
 from quantattn.cli.score_incremental import check_incremental, keep_states, only_new
 from quantattn.cli.score_outputs import OutputSettings, check_unit, chooser, output_of, policy_of
 from quantattn.cli.settings import DataSettings, PathSettings
@@ -28,6 +27,7 @@ from quantattn.score import Work, check_place, make_plan
 from quantattn.score.crew import Recipe
 from quantattn.score.share import scratch
 from quantattn.score.sink import place_of
+from quantattn.score.worker import repeating
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _score(config: DictConfig, folder: Path) -> int:
     check_source(asked.data.source, asked.data.path, asked.allow_targets)
     check_unit(asked)
     by_batch = asked.mode == "batch"
-    torch.use_deterministic_algorithms(asked.mode != "off")
+    repeating(asked.mode != "off")
     if not Path(asked.model_folder).exists():
         raise UsageError(f"model={asked.model_folder}: there is no such folder")
     out_place = place_of(asked.out)
@@ -141,6 +141,7 @@ def _score(config: DictConfig, folder: Path) -> int:
         "work": work,
         "plan": plan,
         "max_tokens": asked.max_tokens_per_batch,
+        "autocast": PRECISIONS[asked.precision],
         "deterministic": "batch" if by_batch else True,
         "output": output,
         "stream": stream,

@@ -19,8 +19,9 @@ from quantattn.cli import show
 from quantattn.cli.errors import UsageError
 from quantattn.data.filings.pool import available_cores
 from quantattn.score.cluster import Cluster, require_ray
-from quantattn.score.crew import Alone, Crew, OnBad, Recipe
+from quantattn.score.crew import Alone, Crew, Recipe
 from quantattn.score.installed import processor
+from quantattn.score.pipeline import OnBad
 from quantattn.score.processes import Processes
 from quantattn.score.run import Progress, score_with
 from quantattn.score.share import share
@@ -28,16 +29,19 @@ from quantattn.score.sink import DeltaSink, apart
 from quantattn.score.worker import Worker
 
 SHARDS_A_WORKER, MOST_ON_A_CPU = 4, 8
+PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""Precision, as in training → dtype of products and attention; None is that of the parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """What of `score.yaml` says how a job is carried out. But for the device and its threads it changes no row.
+    """What of `score.yaml` says how a job is carried out. But for `bits` it changes no row.
 
     Attributes:
         deterministic: "on" gives the same bits for the same batches; "batch" the same whatever the batches are; "off"
             promises neither.
         engine: "local", processes of this machine; or "ray", those of a cluster.
+        precision: a key of `PRECISIONS`.
         device: "cpu", "cuda", or "auto", the GPUs when there are any.
         workers: processes; None: one a GPU; on a CPU as many as there are cores, 8 at most, and no more than keeps each
             at four shards, which are worth its start.
@@ -47,6 +51,7 @@ class EngineSettings:
     """
 
     deterministic: str | bool
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     engine: Literal["local", "ray"] = "local"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     workers: int | None = None
@@ -87,7 +92,10 @@ class EngineSettings:
         device = self.devices()[0]
         # How many threads share a sum on a CPU decides how it is rounded.
         threads = {} if device.startswith("cuda") else {"threads": self.threads}
-        return {"deterministic": self.mode, "device": device.split(":")[0], "processor": processor(device), **threads}
+        # 32-true is left out, as it was before there was another.
+        precision = {} if PRECISIONS[self.precision] is None else {"precision": self.precision}
+        where = {"device": device.split(":")[0], "processor": processor(device)}
+        return {"deterministic": self.mode, **where, **threads, **precision}
 
 
 def sizes(path: str | None, names: Iterable[str]) -> dict[str, int]:

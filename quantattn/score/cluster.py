@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
-from quantattn.score.crew import Outcome, Recipe, told, write_shard
+from quantattn.score.crew import Recipe, told
+from quantattn.score.pipeline import Outcome, write_shard
 from quantattn.score.plan import Shard
 from quantattn.score.sink import DeltaSink
+from quantattn.score.worker import repeating
 
 
 def require_ray() -> None:
@@ -40,7 +42,7 @@ class _Hand:
         """Make the worker, and say in which process it is: an error in `__init__` would come back without its class."""
         recipe = self._recipe
         torch.set_num_threads(recipe.threads)
-        torch.use_deterministic_algorithms(recipe.given.get("deterministic") is not False)
+        repeating(recipe.given.get("deterministic") is not False)
         self._worker, self._sink = recipe.worker(self._device), DeltaSink(recipe.out, recipe.plan)
         return os.getpid()
 

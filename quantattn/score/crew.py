@@ -4,36 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from quantattn.nn import load_model
 from quantattn.score.installed import installed, processor
+from quantattn.score.pipeline import OnBad, Outcome, Pipeline, shards_held
 from quantattn.score.plan import Plan, Shard, changed
-from quantattn.score.quarantine import judged
-from quantattn.score.sink import DeltaSink, Place, apart
+from quantattn.score.sink import DeltaSink, Place
 from quantattn.score.worker import Worker
-
-OnBad = Literal["stop", "quarantine"]
-"""What becomes of a decision without a score."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a shard.
-
-    Attributes:
-        shard: which one; None of a worker that was lost before it had one.
-        what: "written"; "found", when another job had written it; "lost", with the process that had it; "failed".
-        refused: rows of it that have no score and were written apart.
-        error: why it failed.
-        said: how the process was lost.
-    """
-
-    shard: Shard | None
-    what: Literal["written", "found", "lost", "failed"]
-    refused: int = 0
-    error: Exception | None = None
-    said: str = ""
 
 
 class Crew(Protocol):
@@ -100,25 +78,6 @@ class Recipe:
         return Worker(model, device=device, **self.given)
 
 
-def write_shard(worker: Worker, sink: DeltaSink, shard: Shard, on_bad: OnBad = "stop") -> Outcome:
-    """Compute a shard and write it, unless it is in the table by now.
-
-    Rows without a score go to a table of their own first, as one transaction too: wherever a job is killed between the
-    two, going on computes the same again and adds what is missing.
-
-    Raises:
-        ValueError: a decision has no score, and that stops the job.
-        RuntimeError: see `DeltaSink.write`.
-    """
-    if sink.written([shard.name]):
-        return Outcome(shard, "found")
-    rows, refused = (worker.rows(shard), None) if on_bad == "stop" else judged(worker, shard)
-    if refused is not None:
-        DeltaSink(apart(sink.folder), sink.plan).write(shard.name, refused)
-    what: Literal["written", "found"] = "written" if sink.write(shard.name, rows) else "found"
-    return Outcome(shard, what, 0 if refused is None else refused.num_rows)
-
-
 def told(error: BaseException | None) -> Exception:
     """An error from another process in the class that its sentence is printed for: what else it carries stays there."""
     kinds = (ValueError, ArithmeticError, MemoryError, RuntimeError)
@@ -127,27 +86,33 @@ def told(error: BaseException | None) -> Exception:
 
 
 class Alone:
-    """This process as a crew."""
+    """This process as a crew.
 
-    def __init__(self, worker: Worker, out: Place, on_bad: OnBad = "stop") -> None:
-        self._worker, self._sink, self._on_bad = worker, DeltaSink(out, worker.plan), on_bad
-        self._given: list[Shard] = []
+    Args:
+        worker: what computes.
+        out: the table.
+        on_bad: what becomes of a decision without a score.
+        held: how many shards it has at once; None: as many as its device is worth, see `shards_held`.
+    """
+
+    def __init__(self, worker: Worker, out: Place, on_bad: OnBad = "stop", held: int | None = None) -> None:
+        self._pipeline = Pipeline(worker, DeltaSink(out, worker.plan), on_bad)
+        self._held = shards_held(worker.device) if held is None else held
 
     def __enter__(self) -> Alone:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._given.clear()
+        self._pipeline.close()
 
     def idle(self) -> int:
-        """One at a time."""
-        return 1 - len(self._given)
+        """As many as it may have beside those that it has."""
+        return self._held - len(self._pipeline)
 
     def give(self, shard: Shard) -> None:
         """Keep it for `outcomes`."""
-        self._given.append(shard)
+        self._pipeline.give(shard)
 
     def outcomes(self, seconds: float) -> Sequence[Outcome]:
-        """Compute what was given."""
-        given, self._given = self._given, []
-        return [write_shard(self._worker, self._sink, shard, self._on_bad) for shard in given]
+        """Compute what was given, until something of it has come to an end."""
+        return self._pipeline.outcomes()

@@ -87,8 +87,8 @@ class Stream:
     def keep(self, work: Work, plan: Plan, shard: Shard) -> None:
         """Write the states of a shard's sequences that may go on; those of a shard that was begun again count once."""
         numbers = [number for number in range(shard.first, shard.last) if number in self._made]
-        _write(self.folder / _name(plan, shard.name), plan, work, numbers, [self._made[n] for n in numbers])
-        self._made.clear()
+        made = [self._made.pop(number) for number in numbers]
+        _write(self.folder / _name(plan, shard.name), plan, work, numbers, made)
 
     def _past_of(self, work: Work, number: int) -> Past | None:
         name, start, stop = _whereabouts(work, number)

@@ -23,7 +23,9 @@ DECIDING: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Name → patterns of the files between tokens and a score. What comes before, the tokens, is hashed itself."""
 
-CARRYING = frozenset(f"score/{name}.py" for name in ("cluster", "crew", "processes", "run", "share", "sink"))
+CARRYING = frozenset(
+    f"score/{name}.py" for name in ("cluster", "crew", "pipeline", "processes", "run", "share", "sink")
+)
 """Files that carry shards about and compute nothing of them."""
 
 

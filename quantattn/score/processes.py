@@ -8,25 +8,27 @@ import signal
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 import torch
 
-from quantattn.score.crew import Outcome, Recipe, told, write_shard
+from quantattn.score.crew import Recipe, told
+from quantattn.score.pipeline import Outcome, Pipeline, shards_held
 from quantattn.score.plan import Shard
 from quantattn.score.sink import DeltaSink
+from quantattn.score.worker import repeating
 
 
 @dataclass
 class _Hand:
-    """One process, the end of its pipe that this one has, and the shard that it was given."""
+    """One process, the end of its pipe that this one has, and the shards that it was given, in that order."""
 
     number: int
     process: SpawnProcess
     pipe: Connection
-    shard: Shard | None = None
+    shards: list[Shard] = field(default_factory=list)
     ready: bool = False
 
 
@@ -38,10 +40,12 @@ class Processes:
     Args:
         recipe: how a process makes its worker; its work should be files (`share`), or every process has a copy.
         devices: one a process, such as "cpu" or "cuda:1".
+        held: how many shards a process has at once; None: as many as its device is worth, see `shards_held`.
     """
 
-    def __init__(self, recipe: Recipe, devices: Sequence[str]) -> None:
+    def __init__(self, recipe: Recipe, devices: Sequence[str], held: int | None = None) -> None:
         self._recipe, self._devices = recipe, tuple(devices)
+        self._held = shards_held(self._devices[0]) if held is None else held
         self._hands: list[_Hand] = []
 
     def __enter__(self) -> Processes:
@@ -58,13 +62,13 @@ class Processes:
         self._hands.clear()
 
     def idle(self) -> int:
-        """Processes that are ready and have no shard."""
-        return sum(hand.ready and hand.shard is None for hand in self._hands)
+        """How many further shards those that are ready may have."""
+        return sum(self._held - len(hand.shards) for hand in self._hands if hand.ready)
 
     def give(self, shard: Shard) -> None:
-        """Send it to an idle process."""
-        hand = next(hand for hand in self._hands if hand.ready and hand.shard is None)
-        hand.shard = shard
+        """Send it to the process that has the fewest."""
+        hand = min((hand for hand in self._hands if hand.ready), key=lambda hand: len(hand.shards))
+        hand.shards.append(shard)
         with suppress(OSError):  # a process that is gone: `outcomes` says so, and of which shard
             hand.pipe.send(shard)
 
@@ -82,8 +86,7 @@ class Processes:
                     break
                 hand.ready = True
                 if said is not None:
-                    hand.shard = None
-                    found.append(said)
+                    found.append(_taken(hand, said))
             if lost:
                 found.append(self._lost(hand))
                 self._hands[place] = self._started(hand.number)
@@ -108,8 +111,19 @@ class Processes:
         hand.pipe.close()
         code = hand.process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        doing = f"at {hand.shard.name}" if hand.shard is not None else "while it had no shard"
-        return Outcome(hand.shard, "lost", said=f"worker {hand.number} (process {hand.process.pid}) {how} {doing}")
+        at = hand.shards[0] if hand.shards else None
+        doing = f"at {at.name}" if at is not None else "while it had no shard"
+        said = f"worker {hand.number} (process {hand.process.pid}) {how} {doing}"
+        return Outcome(at, "lost", said=said, others=tuple(hand.shards[1:]))
+
+
+def _taken(hand: _Hand, said: Outcome) -> Outcome:
+    """What a process has said, with the shards that it has no longer when it has failed."""
+    if said.what == "failed":
+        others, hand.shards = tuple(shard for shard in hand.shards if shard != said.shard), []
+        return replace(said, others=others)
+    hand.shards = [shard for shard in hand.shards if shard != said.shard]
+    return said
 
 
 def _work(recipe: Recipe, device: str, pipe: Connection) -> None:
@@ -117,21 +131,23 @@ def _work(recipe: Recipe, device: str, pipe: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # a terminal or a scheduler tells all; the parent decides
-    shard: Shard | None = None
+    at: Shard | None = None
     try:
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
         torch.set_num_threads(recipe.threads)
-        torch.use_deterministic_algorithms(recipe.given.get("deterministic") is not False)
-        worker, sink = recipe.worker(device), DeltaSink(recipe.out, recipe.plan)
+        repeating(recipe.given.get("deterministic") is not False)
+        pipeline = Pipeline(recipe.worker(device), DeltaSink(recipe.out, recipe.plan), recipe.on_bad)
         pipe.send(None)
         while True:
-            shard = pipe.recv()
-            pipe.send(write_shard(worker, sink, shard, recipe.on_bad))
+            while not len(pipeline) or pipe.poll():
+                pipeline.give(at := pipe.recv())
+            for outcome in pipeline.outcomes():
+                pipe.send(outcome)
     except EOFError:
         return
     except (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError) as error:
-        pipe.send(Outcome(shard, "failed", error=told(error)))
+        pipe.send(Outcome(at, "failed", error=told(error)))
         pipe.recv()  # stay until it is heard
 
 

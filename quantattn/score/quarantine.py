@@ -7,12 +7,13 @@ from typing import Any
 
 from arro3.core import Array, DataType, RecordBatch, Table
 
-from quantattn.score.plan import Shard
-from quantattn.score.worker import Worker
+from quantattn.score.worker import Begun
 
 
-def judged(worker: Worker, shard: Shard) -> tuple[Table, Table | None]:
+def judged(begun: Begun) -> tuple[Table, Table | None]:
     """The rows of a shard that have a score, and of the others what they are and why they have none.
+
+    It was begun with a place for what is refused, and all of it was fetched.
 
     The second has the columns entity, as_of, key, reason, model_sha and plan_sha; None where every row has a score. A
     row of several pieces has none if one of them has none. In the mode "batch" the others keep their bits.
@@ -20,17 +21,18 @@ def judged(worker: Worker, shard: Shard) -> tuple[Table, Table | None]:
     Raises:
         ValueError: no decision of the shard has a score, so that nothing shows which columns it would have.
     """
-    refused: dict[int, str] = {}
-    begin, end = (int(worker.work.sequences.first[s]) for s in (shard.first, shard.last))
-    rows = RecordBatch.from_pydict(worker.rows(shard, refused))
+    work, begin, end = begun.worker.work, begun.first, begun.last
+    rows, refused = RecordBatch.from_pydict(begun.rows()), begun.refused
     if not refused:
         return Table.from_batches([rows]), None
     if len(refused) == end - begin:
-        raise ValueError(f"none of the {end - begin} decisions of {shard.name} has a score: {refused[min(refused)]}")
-    first = worker.work.span(begin, end)[0]
+        raise ValueError(
+            f"none of the {end - begin} decisions of {begun.shard.name} has a score: {refused[min(refused)]}"
+        )
+    first = work.span(begin, end)[0]
     reasons: dict[int, str] = {}
     for key in sorted(refused):
-        for row in range(*worker.work.span(key, key + 1)):
+        for row in range(*work.span(key, key + 1)):
             reasons.setdefault(row - first, refused[key])
     kept = [row for row in range(rows.num_rows) if row not in reasons]
     apart = rows.select(["entity", "as_of", "key", "model_sha", "plan_sha"]).take(_numbers(reasons))

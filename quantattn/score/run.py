@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from quantattn.score.crew import Alone, Crew, Outcome
+from quantattn.score.crew import Alone, Crew
+from quantattn.score.pipeline import Outcome
 from quantattn.score.plan import Plan, Shard
 from quantattn.score.sink import DeltaSink, Place
 from quantattn.score.worker import Worker
@@ -185,14 +186,16 @@ class _Job:
         number = None if outcome.shard is None else self.numbers[outcome.shard.name]
         if number is not None:
             self.running.discard(number)
+        others = [self.numbers[shard.name] for shard in outcome.others]
+        self.running.difference_update(others)
         if outcome.what == "failed":
             self.failure = self.failure or outcome.error
         elif outcome.what == "lost":
             self.lost += 1
             name = None if outcome.shard is None else outcome.shard.name
             self._failed[name] += 1
-            if number is not None:
-                self.left.put_back(number)
+            for each in (*others[::-1], *([] if number is None else [number])):
+                self.left.put_back(each)
             if self._failed[name] >= TRIES:
                 self.failure = RuntimeError(
                     f"{TRIES} workers were lost over the same thing, the last one: {outcome.said}"

@@ -24,7 +24,8 @@ QUARANTINE = "_quarantine"
 TRIES = 1000
 """How often a commit is tried again that others came before."""
 
-
+BETWEEN_CHECKPOINTS = 20
+"""Commits after which the log is summed up: who opens the table reads those since then one by one."""
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 """Schemes of the object stores that tables can be written to, with credentials from the environment."""
 Place = Path | str
@@ -128,7 +129,7 @@ class DeltaSink:
     def __init__(self, folder: Place, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
         check_place(folder)
-        self._table()
+        self._seen = self._table()
 
     @property
     def rows(self) -> int:
@@ -138,8 +139,12 @@ class DeltaSink:
 
     def written(self, shards: Iterable[str]) -> set[str]:
         """Those of the shards that are in the table."""
-        table = self._table()
+        table = self._seen = self._table()
         return set() if table is None else {name for name in shards if self._has(table, name)}
+
+    def known(self, shard: str) -> bool:
+        """Whether a shard was in the table when this last wrote to it or asked what is `written`; opens nothing."""
+        return self._seen is not None and self._has(self._seen, shard)
 
     def write(self, shard: str, columns: Mapping[str, Any] | Table) -> bool:
         """Add the rows of a shard, unless they are there already; whether they were added.
@@ -164,6 +169,7 @@ class DeltaSink:
             if isinstance(error, CommitFailedError) and self.written([shard]):
                 return False  # by another writer, while this one was at it
             raise RuntimeError(f"{shard} could not be added to {self.folder}: {_plain(error)}") from error
+        self._seen = table  # not before: two threads never use one
         return True
 
     def clean(self) -> int:
@@ -200,7 +206,10 @@ class DeltaSink:
                 rows.schema,
                 mode="ignore",
                 description=f"{_MARK}{self.plan.sha}",
-                configuration={_PLAN: json.dumps(self.plan.described, sort_keys=True)},
+                configuration={
+                    _PLAN: json.dumps(self.plan.described, sort_keys=True),
+                    "delta.checkpointInterval": str(BETWEEN_CHECKPOINTS),
+                },
                 raise_if_key_not_exists=False,
             )
         except DeltaError:

@@ -1,9 +1,11 @@
-"""What computes the rows of one shard, whichever process it runs in."""
+"""What computes the rows of a shard, whichever process it runs in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -50,56 +52,22 @@ class Worker:
     def __post_init__(self) -> None:
         self.model.to(self.device).eval()
 
-    def rows(self, shard: Shard, refused: dict[int, str] | None = None) -> dict[str, Any]:
-        """Name → Arrow array, the rows that the shard adds to the table.
-
-        Columns: entity, as_of (int64 ns UTC), key (number of the row), what `work.described` has, those of the output,
-        model_sha, plan_sha.
-
-        Raises:
-            ValueError: a decision could see its own future, or the model gives a score that is not finite.
-        """
-        begin, end = (int(self.work.sequences.first[s]) for s in (shard.first, shard.last))
-        scores = self.scores(shard, refused)
-        if self.stream is not None:
-            self.stream.keep(self.work, self.plan, shard)
-        made = columns(self.work, self.plan, begin, end, scores, self.output)
-        release()
-        return made
-
-    def scores(self, shard: Shard, refused: dict[int, str] | None = None) -> dict[str, Tensor]:
-        """Name → scores of the shard's decisions, in the order of their keys.
+    def begin(self, shard: Shard, refused: dict[int, str] | None = None) -> Begun:
+        """Begin with a shard.
 
         Where `refused` is given, a decision without a score ends nothing: its key and the reason are added there, and
         what stands in its place means nothing.
         """
-        work = self.work
-        begin, end = (int(work.sequences.first[s]) for s in (shard.first, shard.last))
-        here = slice(shard.first, shard.last)
-        lengths = work.sequences.stop[here] - work.sequences.start[here]
-        found: dict[str, Tensor] = {}
-        seen = torch.zeros(end - begin, dtype=torch.int64)
-        for indices in batches_of(lengths, self.max_tokens, shuffle=False):
-            for keys, said in self._answers(indices + shard.first, refused):
-                places = keys - begin
-                seen[places] += 1
-                for name, rows in said.items():
-                    if name not in found:
-                        found[name] = torch.zeros(end - begin, *rows.shape[1:], dtype=rows.dtype)
-                    found[name][places] = rows.cpu()
-        seen[[key - begin for key in refused or ()]] += 1
-        if bool((seen != 1).any()):
-            key = begin + int((seen != 1).nonzero()[0])
-            raise RuntimeError(f"decision {key} was scored {int(seen[key - begin])} times, expected once")
-        for name, rows in found.items():
-            finite = rows.isfinite().reshape(len(rows), -1).all(1)
-            for key in (begin + (~finite).nonzero().flatten()).tolist():
-                if refused is None:
-                    raise ValueError(f"the model gives {name} that is not finite for decision {key}")
-                refused[key] = f"the model gives {name} that is not finite"
-        return found
+        return Begun(self, shard, refused)
 
-    def _answers(self, indices: Ints, refused: dict[int, str] | None) -> Iterator[tuple[Tensor, Mapping[str, Tensor]]]:
+    def rows(self, shard: Shard) -> dict[str, Any]:
+        """`Begun.rows` of a shard, one batch after the other."""
+        begun = self.begin(shard)
+        for fetch in begun.launches():
+            fetch()
+        return begun.rows()
+
+    def answers(self, indices: Ints, refused: dict[int, str] | None) -> Iterator[tuple[Tensor, Mapping[str, Tensor]]]:
         """Keys and what is said of them, for the sequences of these numbers in one batch.
 
         Where what is refused may be kept apart, a batch that is refused is halved, down to the sequence that is.
@@ -117,8 +85,8 @@ class Worker:
                 refused.update(dict.fromkeys(batch.keys.tolist(), str(error)))
                 return
             half = len(indices) // 2
-            yield from self._answers(indices[:half], refused)
-            yield from self._answers(indices[half:], refused)
+            yield from self.answers(indices[:half], refused)
+            yield from self.answers(indices[half:], refused)
             return
         yield keys, said
 
@@ -129,9 +97,113 @@ class Worker:
                 numbers = indices.tolist()
                 keys, said = self.stream.said(self.model, self.work, batch, numbers, self.output, self.device)
             else:
-                said = self.output.said(self.model, batch.to(self.device), self.deterministic)
+                said = self.output.said(self.model, self._moved(batch), self.deterministic)
         half = (torch.float16, torch.bfloat16)
         return keys, {name: rows.float() if rows.dtype in half else rows for name, rows in said.items()}
+
+    def _moved(self, batch: PackedBatch) -> PackedBatch:
+        """On the device; a copy out of pageable memory would wait until a GPU has done everything before it."""
+        on_gpu = torch.device(self.device).type == "cuda"
+        return batch.pin_memory().to(self.device, non_blocking=True) if on_gpu else batch.to(self.device)
+
+
+class Begun:
+    """A shard that is computed, batch after batch.
+
+    What is said of a batch can be fetched once later ones were given to the device: a GPU need not wait for the host.
+
+    Args:
+        worker: what computes it.
+        shard: which one.
+        refused: see `Worker.begin`.
+    """
+
+    def __init__(self, worker: Worker, shard: Shard, refused: dict[int, str] | None = None) -> None:
+        self.worker, self.shard, self.refused = worker, shard, refused
+        first = worker.work.sequences.first
+        self.first, self.last = int(first[shard.first]), int(first[shard.last])
+        self._found: dict[str, Tensor] = {}
+        self._seen = torch.zeros(self.last - self.first, dtype=torch.int64)
+
+    def launches(self) -> Iterator[Callable[[], None]]:
+        """For each batch, once the device was given it, what waits for its scores and keeps them."""
+        sequences, shard = self.worker.work.sequences, self.shard
+        lengths = sequences.stop[shard.first : shard.last] - sequences.start[shard.first : shard.last]
+        for indices in batches_of(lengths, self.worker.max_tokens, shuffle=False):
+            for keys, said in self.worker.answers(indices + shard.first, self.refused):
+                yield partial(self._keep, keys, on_their_way(said))
+
+    def _keep(self, keys: Tensor, said: Callable[[], Mapping[str, Tensor]]) -> None:
+        places = keys - self.first
+        self._seen[places] += 1
+        for name, rows in said().items():
+            if name not in self._found:
+                self._found[name] = torch.zeros(len(self._seen), *rows.shape[1:], dtype=rows.dtype)
+            self._found[name][places] = rows
+
+    def scores(self) -> dict[str, Tensor]:
+        """Name → scores of the shard's decisions, in the order of their keys, once all were fetched.
+
+        Raises:
+            ValueError: the model gives one that is not finite.
+        """
+        self._seen[[key - self.first for key in self.refused or ()]] += 1
+        if bool((self._seen != 1).any()):
+            place = int((self._seen != 1).nonzero()[0])
+            times = int(self._seen[place])
+            raise RuntimeError(f"decision {self.first + place} was scored {times} times, expected once")
+        for name, rows in self._found.items():
+            finite = rows.isfinite().reshape(len(rows), -1).all(1)
+            for key in (self.first + (~finite).nonzero().flatten()).tolist():
+                if self.refused is None:
+                    raise ValueError(f"the model gives {name} that is not finite for decision {key}")
+                self.refused[key] = f"the model gives {name} that is not finite"
+        return self._found
+
+    def rows(self) -> dict[str, Any]:
+        """Name → Arrow array, the rows that the shard adds to the table, once all were fetched.
+
+        Columns: entity, as_of (int64 ns UTC), key (number of the row), what `work.described` has, those of the output,
+        model_sha, plan_sha.
+
+        Raises:
+            ValueError: see `scores`.
+        """
+        worker, scores = self.worker, self.scores()
+        if worker.stream is not None:
+            worker.stream.keep(worker.work, worker.plan, self.shard)
+        made = columns(worker.work, worker.plan, self.first, self.last, scores, worker.output)
+        release()
+        return made
+
+
+def repeating(on: bool = True) -> None:
+    """Let torch refuse, in this process from now on, whatever might give other bits when it is run again.
+
+    cuBLAS repeats its bits with a workspace of a fixed size alone, which it is told of before its first product. That
+    torch fills memory before something is written to it is left out: it takes time, and no result hangs on it.
+    """
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(on)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def on_their_way(said: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
+    """What waits for these tensors and gives them on the CPU; from a GPU they are copied behind what computes them."""
+    if not any(rows.is_cuda for rows in said.values()):
+        return lambda: said
+    copies = {name: torch.empty_like(rows, device="cpu", pin_memory=True) for name, rows in said.items()}
+    for name, rows in said.items():
+        copies[name].copy_(rows, non_blocking=True)
+    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    done.record(torch.cuda.current_stream(next(rows.device for rows in said.values() if rows.is_cuda)))
+
+    def arrived() -> Mapping[str, Tensor]:
+        done.synchronize()
+        return copies
+
+    return arrived
 
 
 def columns(

@@ -14,8 +14,10 @@ from small_market import CLASSES, encoded, events, model, work
 
 from quantattn.data.units import every_event
 from quantattn.nn.state_file import read_state, write_state
-from quantattn.score import Embeddings, Output, Scores, Worker, make_plan, score
+from quantattn.score import Embeddings, Output, Scores, Worker, make_plan
+from quantattn.score.crew import Alone
 from quantattn.score.incremental import INDEX, begin, commit
+from quantattn.score.run import score_with
 
 MADE: dict[str, Any] = {"model": "m", "settings": {"max_seq_len": 32}}
 
@@ -51,7 +53,7 @@ def job(
     plan = make_plan(given, "m", shard)
     worker = Worker(model(), given, plan, 100, deterministic="batch", output=output or Scores(CLASSES), stream=stream)
     asked = iter(range(1000))
-    if not score(worker, out, stop=lambda: next(asked) >= stop_after):
+    if not score_with(Alone(worker, out, held=3), plan, out, stop=lambda: next(asked) >= stop_after):
         return None
     if states is not None:
         commit(states, given, plan, made_of)

@@ -11,7 +11,9 @@ import pytest
 from small_job import LENGTH, N, recipe, save_model, sha, work
 
 from quantattn.data.pack import Decisions, SequenceSet, TokenTable
-from quantattn.score.crew import Alone, Outcome
+from quantattn.score.crew import Alone
+from quantattn.score.pipeline import Outcome
+from quantattn.score.plan import Shard
 from quantattn.score.run import score_with
 
 
@@ -20,12 +22,18 @@ class Losing(Alone):
 
     def __init__(self, name: str, times: int, *given: Any) -> None:
         super().__init__(*given)
-        self.name, self.times = name, times
+        self.name, self.times, self.taken = name, times, list[Shard]()
+
+    def give(self, shard: Shard) -> None:
+        if self.times and shard.name == self.name:
+            self.taken.append(shard)
+        else:
+            super().give(shard)
 
     def outcomes(self, seconds: float) -> Sequence[Outcome]:
-        if self.times and self._given and self._given[0].name == self.name:
+        if self.taken:
             self.times -= 1
-            return [Outcome(self._given.pop(), "lost", said="it was taken away")]
+            return [Outcome(self.taken.pop(), "lost", said="it was taken away")]
         return super().outcomes(seconds)
 
 

@@ -33,13 +33,15 @@ def alone(model: Path, out: Path, **options: object) -> bool:
 def test_two_processes_one_of_them_killed_write_what_one_writes(model: Path, tmp_path: Path) -> None:
     assert alone(model, tmp_path / "whole")
     job = recipe(model, tmp_path / "parts", share(work(), tmp_path))
-    crew = Processes(job, ["cpu", "cpu"])
+    crew = Processes(job, ["cpu", "cpu"], held=3)
     seen: list[Progress] = []
     ended: list[int] = []
+    had = [0]
 
     def watch(at: Progress) -> None:
         seen.append(at)
-        if at.done == 40 and not ended:
+        had.append(len(crew._hands[0].shards))
+        if at.done and had[-1] > 1 and not ended:
             process = crew._hands[0].process
             ended.append(process.pid or 0)
             os.kill(ended[0], signal.SIGKILL)
@@ -48,6 +50,7 @@ def test_two_processes_one_of_them_killed_write_what_one_writes(model: Path, tmp
     assert score_with(crew, job.plan, job.out, watch=watch)
     assert sha(tmp_path / "parts") == sha(tmp_path / "whole")
     assert (seen[0].done, seen[-1].done, seen[-1].lost) == (0, 3 * N, 1)
+    assert ended, "the control: it had more than one shard, and one loss is counted"
     said = next(at.said for at in seen if at.said)
     assert said.startswith(f"worker 0 (process {ended[0]}) was killed by SIGKILL ")
 

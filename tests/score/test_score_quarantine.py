@@ -14,8 +14,9 @@ from small_job import CLASSES, N, recipe, rows, save_model, work
 from quantattn.data.pack import Decisions, SequenceSet
 from quantattn.nn import Encoder, Model, Outcome
 from quantattn.score import Work, Worker, make_plan
-from quantattn.score.crew import Alone, write_shard
+from quantattn.score.crew import Alone
 from quantattn.score.outputs import Scores
+from quantattn.score.pipeline import write_shard
 from quantattn.score.run import Progress, score_with
 from quantattn.score.sink import QUARANTINE, DeltaSink
 

@@ -1,0 +1,101 @@
+"""What a GPU and this process are at meanwhile: samples of nvidia-smi, kernels that the profiler saw, and memory."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+MILLISECONDS = 100
+"""From one sample to the next."""
+QUERY = ["nvidia-smi", "--id=0", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
+
+
+def own_memory(pid: int | str = "self") -> float:
+    """Memory that is a process's own, MiB: without the files that it has mapped."""
+    found = dict(re.findall(r"Rss(\w+):\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()))
+    return (int(found["Anon"]) + int(found["Shmem"])) / 1024
+
+
+@dataclass
+class Watch:
+    """Samples while the block runs: seconds of `time.monotonic`, share of the GPU, its MiB, own MiB of the process."""
+
+    pid: int | str = "self"
+    samples: list[tuple[float, float, float, float]] = field(default_factory=list)
+
+    def __enter__(self) -> Watch:
+        self._ended = threading.Event()
+        self._smi: Any = None
+        if torch.cuda.is_available() and shutil.which("nvidia-smi"):
+            self._smi = subprocess.Popen([*QUERY, f"-lms={MILLISECONDS}"], stdout=subprocess.PIPE, text=True)
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._ended.set()
+        if self._smi is not None:
+            self._smi.terminate()
+            self._smi.wait()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.is_set():
+            busy = used = float("nan")
+            if self._smi is None:
+                self._ended.wait(MILLISECONDS / 1000)
+            elif numbers := re.findall(r"\d+", self._smi.stdout.readline()):
+                busy, used = float(numbers[0]) / 100, float(numbers[-1])
+            try:
+                self.samples.append((time.monotonic(), busy, used, own_memory(self.pid)))
+            except (FileNotFoundError, ProcessLookupError, KeyError):
+                return  # the process has just ended
+
+    def said(self, begin: float, end: float) -> dict[str, float]:
+        """Of the time from `begin` to `end`: `busy`, `gpu_mib`, own MiB by a quarter of it, and at most."""
+        here = np.array([each for each in self.samples if begin <= each[0] <= end] or [(begin, *[np.nan] * 3)])
+        early = here[here[:, 0] <= begin + (end - begin) / 4]
+        return {
+            "smi_busy": round(float(np.nanmean(here[:, 1])) if np.isfinite(here[:, 1]).any() else float("nan"), 3),
+            "gpu_mib": float(np.nanmax(here[:, 2])) if np.isfinite(here[:, 2]).any() else float("nan"),
+            "host_mib_quarter": round(float(early[:, 3].max()) if len(early) else float("nan")),
+            "host_mib": round(float(np.nanmax(here[:, 3])) if np.isfinite(here[:, 3]).any() else float("nan")),
+        }
+
+
+def profiled(function: Callable[[], Any]) -> dict[str, float]:
+    """Share of the wall time in which at least one kernel or copy was at work, and how many of them there were.
+
+    The union of their times, from the first one's begin to the last one's end, so that a start is not counted.
+    """
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        function()
+        torch.cuda.synchronize()
+    results: Any = seen.profiler
+    spans = [
+        (each.start_ns(), each.start_ns() + each.duration_ns())
+        for each in results.kineto_results.events()
+        if each.device_type() == torch.autograd.DeviceType.CUDA
+    ]
+    if not spans:
+        return {"busy": float("nan"), "kernels": 0}
+    order = np.array(sorted(spans))
+    reached = np.maximum.accumulate(order[:, 1])
+    idle = np.clip(order[1:, 0] - reached[:-1], 0, None)
+    whole = reached[-1] - order[0, 0]
+    return {
+        "busy": round(float(1 - idle.sum() / whole), 4),
+        "kernels": len(spans),
+        "profiled_s": round(float(whole) / 1e9, 2),
+        "longest_gap_ms": round(float(idle.max(initial=0)) / 1e6, 2),
+    }

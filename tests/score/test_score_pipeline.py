@@ -1,0 +1,159 @@
+"""Shards computed one behind the other and written behind that: the same table, and never more than a few at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_job import CLASSES, N, recipe, rows, save_model, sha, work
+from torch import Tensor
+
+from quantattn.score import Progress, Scores, Worker
+from quantattn.score.crew import Alone
+from quantattn.score.pipeline import BATCHES_AHEAD, Pipeline
+from quantattn.score.processes import Processes
+from quantattn.score.run import score_with
+from quantattn.score.share import share
+from quantattn.score.sink import BETWEEN_CHECKPOINTS, DeltaSink
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Hash of the table that one shard after the other gives."""
+    job = recipe(model, tmp_path_factory.mktemp("whole") / "out")
+    assert score_with(Alone(job.worker("cpu"), job.out, held=1), job.plan, job.out)
+    return sha(job.out)
+
+
+@pytest.mark.parametrize("held", [2, 3, 20])
+def test_as_many_shards_at_once_as_one_likes_give_the_same_table(
+    model: Path, whole: str, tmp_path: Path, held: int
+) -> None:
+    job = recipe(model, tmp_path / "out")
+    seen: list[Progress] = []
+    assert score_with(Alone(job.worker("cpu"), job.out, held=held), job.plan, job.out, watch=seen.append)
+    assert sha(job.out) == whole
+    assert [at.done for at in seen] == sorted(at.done for at in seen)
+    assert seen[-1].done == 3 * N
+
+
+@dataclass(frozen=True)
+class Told(Scores):
+    """Scores that tell when a batch is given to the model, and when the rows of a shard are made, and by which thread.
+
+    They are a model's scores all the same.
+    """
+
+    events: list[tuple[str, str]] = field(default_factory=list)
+
+    def said(self, *given: Any) -> Mapping[str, Tensor]:
+        self.events.append(("batch", threading.current_thread().name))
+        return super().said(*given)
+
+    def columns(self, *given: Any) -> Mapping[str, Any]:
+        self.events.append(("rows", threading.current_thread().name))
+        return super().columns(*given)
+
+
+def test_rows_are_written_beside_the_computing_and_a_batch_is_fetched_once_two_more_were_given(
+    model: Path, tmp_path: Path
+) -> None:
+    job, told = recipe(model, tmp_path / "out", max_tokens=20), Told(CLASSES)
+    worker = replace(job.worker("cpu"), output=told)
+    pipeline = Pipeline(worker, DeltaSink(job.out, job.plan))
+    pipeline.give(job.plan.shards[0])
+    pipeline.give(job.plan.shards[1])
+    batches = [len(list(worker.begin(shard).launches())) for shard in job.plan.shards[:2]]
+    assert min(batches) >= BATCHES_AHEAD, "the control"
+    told.events.clear()
+    assert [each.shard for each in pipeline.outcomes()] == [job.plan.shards[0]]
+    before = [what for what, _ in told.events].index("rows")
+    assert before >= batches[0] + BATCHES_AHEAD, "the next shard was begun before the first was fetched"
+    assert len(pipeline) == 1
+    assert [each.shard for each in pipeline.outcomes()] == [job.plan.shards[1]]
+    assert (len(pipeline), pipeline.outcomes()) == (0, [])
+    threads = {what: {name for kind, name in told.events if kind == what} for what in ("batch", "rows")}
+    assert threads["batch"] == {threading.current_thread().name}
+    assert all(name.startswith("quantattn writer") for name in threads["rows"])
+    pipeline.close()
+
+
+def test_what_stands_before_a_shard_that_fails_is_written_and_nothing_after_it_is_lost_for_good(
+    model: Path, whole: str, tmp_path: Path
+) -> None:
+    """A code that the model does not know, in the middle of the sixth shard."""
+    given = work()
+    place = int(given.sequences.decisions.row[65])
+    shown = dict(given.sequences.table.fields)
+    job = recipe(model, tmp_path / "out")
+    shown["code"] = shown["code"].copy()
+    shown["code"][place] = 99
+    broken_table = replace(given.sequences.table, fields=shown)
+    sequences = replace(given.sequences, table=broken_table)
+    broken = replace(job.worker("cpu"), work=replace(given, sequences=sequences))
+    with pytest.raises(ValueError, match="code"):
+        score_with(Alone(broken, job.out, held=4), job.plan, job.out)
+    there = rows(job.out)["key"].to_list()
+    first = next(s for s in range(12) if 99 in _codes(broken, s, job.plan.shards))
+    ends = int(given.sequences.first[job.plan.shards[first].first])
+    assert there == list(range(ends)), "all that stands before it, and no more"
+    assert score_with(Alone(job.worker("cpu"), job.out, held=4), job.plan, job.out)
+    assert sha(job.out) == whole
+
+
+def _codes(worker: Worker, number: int, shards: Any) -> set[int]:
+    batch = worker.work.sequences.pack(list(range(shards[number].first, shards[number].last)))
+    return set(batch.fields["code"].tolist())
+
+
+def test_a_process_that_fails_with_three_shards_ends_the_job_with_its_sentence(model: Path, tmp_path: Path) -> None:
+    job = recipe(model, tmp_path / "out", share(work(), tmp_path))
+    crew = Processes(replace(job, given={**job.given, "max_tokens": 3}), ["cpu"], held=3)
+    with pytest.raises(ValueError, match="more than max_tokens_per_batch = 3"):
+        score_with(crew, job.plan, job.out)
+
+
+def test_who_opens_the_table_reads_few_commits_one_by_one(model: Path, tmp_path: Path) -> None:
+    job = recipe(model, tmp_path / "out", shard=2)
+    assert len(job.plan.shards) > 2 * BETWEEN_CHECKPOINTS
+    assert score_with(Alone(job.worker("cpu"), job.out), job.plan, job.out)
+    log = job.out / "_delta_log"
+    last = max(int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet"))
+    since = [path for path in log.glob("*.json") if int(path.stem) > last]
+    assert len(since) <= BETWEEN_CHECKPOINTS
+
+
+def test_a_shard_that_another_job_has_written_meanwhile_is_found(model: Path, whole: str, tmp_path: Path) -> None:
+    job = recipe(model, tmp_path / "out")
+    crew = Alone(job.worker("cpu"), job.out, held=3)
+    seen: list[Progress] = []
+    other = DeltaSink(job.out, job.plan)
+    last = job.plan.shards[-1]
+
+    def watch(at: Progress) -> None:
+        if not seen:
+            assert other.write(last.name, job.worker("cpu").rows(last))
+        seen.append(at)
+
+    assert score_with(crew, job.plan, job.out, watch=watch)
+    assert sha(job.out) == whole
+    assert seen[-1].found == last.decisions
+
+
+def test_half_precision_is_the_models_own_under_autocast(model: Path, tmp_path: Path) -> None:
+    job = recipe(model, tmp_path / "out")
+    whole = replace(job.worker("cpu"), max_tokens=7)
+    half = replace(whole, autocast=torch.bfloat16)
+    one, other = (each.rows(job.plan.shards[0])["prob_up"].to_pylist() for each in (whole, half))
+    assert one != other
+    assert max(abs(a - b) for a, b in zip(one, other, strict=True)) < 0.05
