@@ -17,11 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from quantattn.data.lookup import edges_not_above, once_a_run, once_a_value
+from quantattn.data.compiled import pays
+from quantattn.data.lookup import once_a_run, once_a_value
+from quantattn.data.market.walked_tokens import WalkedBook
 from quantattn.data.merges import EVENT, Bools, Codes, Merges
 from quantattn.data.merges import FIRST_CODE as FIRST_CODE
 from quantattn.data.merges import MASKED as MASKED
 from quantattn.data.merges import MISSING as MISSING
+from quantattn.data.numeric_field import CLIP as CLIP
+from quantattn.data.numeric_field import LINEAR as LINEAR
+from quantattn.data.numeric_field import NumericField as NumericField
 from quantattn.data.raw_fields import FEATURE, raw_fields
 from quantattn.data.raw_fields import wall_clock as wall_clock
 from quantattn.data.schema import Instrument
@@ -32,14 +37,9 @@ MOST_BINS = 2**16 - 1 - FIRST_CODE
 """Bins whose codes fit UInt16."""
 
 CATEGORIES: tuple[str, ...] = ("kind", "side")
-CLIP = 8.0
 FORMAT = 2
 FORMAT_WITH_MERGES = 3
 _TICK = "_tick"
-
-LINEAR: frozenset[str] = frozenset({"imbalance", "clock"})
-"""Numeric fields whose value is scaled as it is; the others are scaled as sign(x) · log(1 + |x|)."""
-
 
 RAW: tuple[str, ...] = tuple(raw_fields(pl.lit(1)))
 FIELDS: tuple[str, ...] = (*CATEGORIES, *RAW)
@@ -50,67 +50,6 @@ OTHER_FIELDS: tuple[str, ...] = tuple(
     )
 )
 """What tokens of bars and of trades have beside these."""
-
-
-@dataclass(frozen=True)
-class NumericField:
-    """Bins and scale of one numeric field.
-
-    Attributes:
-        edges: rising numbers of the values' own type; a value x falls into bin #{edge ≤ x}, so there are
-            len(edges) + 1 bins and values beyond the training range land in the outermost ones.
-        center: mean of the (possibly logarithmic) training values.
-        scale: their standard deviation, 1 when they are all equal.
-    """
-
-    edges: tuple[int, ...] | tuple[float, ...]
-    center: float
-    scale: float
-
-    @staticmethod
-    def fit(name: str, values: npt.NDArray[np.int64] | npt.NDArray[np.float64], n_bins: int) -> NumericField:
-        """Edges at the n_bins-quantiles of `values` (duplicates removed); an empty array gives one bin."""
-        if not len(values):
-            return NumericField((), 0.0, 1.0)
-        ranks, counts = np.arange(1, n_bins) * len(values) // n_bins, None
-        low, high = values.min(), values.max()
-        if values.dtype == np.int64 and int(high) - int(low) < len(values) // 2:
-            # Values that lie close together are counted, which takes less than to sort them.
-            counts = np.bincount(values - low)
-            ordered, ranks = low + np.arange(len(counts)), np.searchsorted(np.cumsum(counts), ranks, side="right")
-        else:
-            ordered = np.sort(values)
-        bent = ordered.astype(np.float64)
-        if not _is_linear(name):  # in place: fresh memory costs more than the arithmetic
-            sign = np.sign(bent)
-            np.log1p(np.abs(bent, out=bent), out=bent)
-            bent *= sign
-        if counts is not None:
-            bent = np.repeat(bent, counts)
-        scale = float(bent.std())
-        return NumericField(tuple(np.unique(ordered[ranks]).tolist()), float(bent.mean()), scale if scale > 0 else 1.0)
-
-    def code(self, raw: pl.Expr) -> pl.Expr:
-        """UInt16 code of an Int64 expression, or of a Float64 one when the field was fitted on such."""
-        place = edges_not_above(raw, self.edges).cast(pl.UInt16) + FIRST_CODE
-        return pl.when(raw.is_not_null()).then(place).otherwise(MISSING).cast(pl.UInt16)
-
-    def value(self, name: str, raw: pl.Expr) -> pl.Expr:
-        """Float32 scaled value of such an expression, clipped to ±CLIP, 0 where it is null."""
-        bent = raw.cast(pl.Float64)
-        if not _is_linear(name):
-            bent = bent.sign() * bent.abs().log1p()
-        # Times and not by: see `quantattn.data.market.features.SQUARES_IN_ONE`.
-        return ((bent - self.center) * (1 / self.scale)).clip(-CLIP, CLIP).fill_null(0.0).cast(pl.Float32)
-
-    def tokens(self, name: str, raw: pl.Expr) -> pl.Expr:
-        """The struct of `code` and `value` of such an expression, under the names of their columns."""
-        code, value = f"{name}_code", f"{name}_value"
-        return once_a_value(
-            raw,
-            lambda column: (self.code(column).alias(code), self.value(name, column).alias(value)),
-            {code: pl.UInt16, value: pl.Float32},
-        )
 
 
 @dataclass(frozen=True)
@@ -171,27 +110,31 @@ class Tokenizer:
         if lacking := [name for name in names if name not in _fields_of(columns)]:
             raise ValueError(f"the table has no {lacking[0]}; its token fields are {', '.join(_fields_of(columns))}")
         ticks = {instrument.entity: instrument.tick for instrument in instruments}
-        past = pl.col("available_time") < fitted_until
-        categorical = [name for name in CATEGORIES if name in names]
-        found = frame.filter(past).select(
-            rows=pl.len(), last=pl.col("available_time").max(), **{n: pl.col(n).unique().implode() for n in categorical}
-        )
-        rows, last, *values = found.collect().row(0)
-        if rows == 0:
+        made = raw_fields(pl.col(_TICK), zone, columns)
+        used = {"entity", "available_time", *CATEGORIES}.union(*(own.meta.root_names() for own in made.values()))
+        past = frame.filter(pl.col("available_time") < fitted_until)
+        events = past.select(name for name in columns if name in used).collect()
+        if not events.height:
             raise ValueError(f"no event is available before fitted_until = {fitted_until}: nothing to fit on")
-        raw = {name: own for name, own in raw_fields(pl.col(_TICK), zone, columns).items() if name in names}
         # Raw values look at the row before, which is past too; so they are made before further rows are left out.
-        seen = frame.filter(past).with_columns(_tick(ticks)).select(**raw).gather_every(-(-rows // max_rows)).collect()
+        every = -(-events.height // max_rows)
+        walked = WalkedBook.of(events, ticks, zone) if pays(events.height) else None
+        if walked is None:
+            raw = {name: own for name, own in made.items() if name in names}
+            seen = events.lazy().with_columns(_tick(ticks)).select(**raw).gather_every(every).collect()
+            values = {name: seen[name].drop_nulls().to_numpy() for name in raw}
+        else:
+            values = {name: own for name, own in walked.values(every).items() if name in names}
         if fields is None:
-            raw = {name: own for name, own in raw.items() if seen[name].null_count() < seen.height}
-        numbers = each(lambda name: NumericField.fit(name, seen[name].drop_nulls().to_numpy(), n_bins), tuple(raw))
+            values = {name: own for name, own in values.items() if len(own)}
+        numbers = each(lambda name: NumericField.fit(name, values[name], n_bins), tuple(values))
         return Tokenizer(
-            categories={name: tuple(sorted(found)) for name, found in zip(categorical, values, strict=True)},
-            numeric=dict(zip(raw, numbers, strict=True)),
+            categories={name: tuple(sorted(events[name].unique())) for name in CATEGORIES if name in names},
+            numeric=dict(zip(values, numbers, strict=True)),
             ticks=ticks,
             fitted_until=fitted_until,
-            fitted_last=last,
-            fitted_rows=rows,
+            fitted_last=int(events["available_time"].to_numpy().max()),
+            fitted_rows=events.height,
             zone=zone,
         )
 
@@ -219,8 +162,7 @@ class Tokenizer:
         Raises:
             ValueError: the tokenizer was fitted on another kind of table.
         """
-        ticks = dict(self.ticks)
-        ticks.update({instrument.entity: instrument.tick for instrument in instruments or ()})
+        ticks = self.ticks_with(instruments)
         made = raw_fields(pl.col(_TICK), self.zone, frame.collect_schema().names())
         if lacking := [name for name in self.numeric if name not in made]:
             raise ValueError(f"the tokens have {lacking[0]}, which a table with {', '.join(made)} cannot have")
@@ -238,6 +180,25 @@ class Tokenizer:
         joint = [f"{name}_code" for name in self.merges.fields]
         event = pl.struct(joint).map_batches(partial(_types, merges=self.merges), return_dtype=pl.UInt16)
         return frame.with_columns(event.alias(EVENT)).drop(joint)
+
+    def ticks_with(self, instruments: Iterable[Instrument] | None) -> dict[str, int]:
+        """Entity → smallest price step, of these instruments too."""
+        return {**self.ticks, **{instrument.entity: instrument.tick for instrument in instruments or ()}}
+
+    def columns(
+        self, events: pl.DataFrame, instruments: Iterable[Instrument] | None = None, first: int = 0
+    ) -> dict[str, npt.NDArray[Any]] | None:
+        """What `transform` adds, from row `first` on, by compiled loops; None of a table that they are not made for."""
+        if not (set(self.numeric) <= set(RAW) and all(type(e) is int for f in self.numeric.values() for e in f.edges)):
+            return None
+        walked = WalkedBook.of(events, self.ticks_with(instruments), self.zone)
+        if walked is None:
+            return None
+        made = walked.tokens(self.categories, self.numeric, first)
+        if self.merges is not None:
+            made[EVENT] = self.merges.of_rows({name: made.pop(f"{name}_code") for name in self.merges.fields})
+            made[EVENT] = made[EVENT].astype(np.uint16)
+        return made
 
     def joined(self, events: pl.DataFrame, joint: Sequence[str], n_pairs: int, seen: Bools, stop: Bools) -> Tokenizer:
         """With one code for the fields `joint` together, fitted on the rows that may be seen; see `Merges.fit`.
@@ -313,10 +274,6 @@ def _types(codes: pl.Series, merges: Merges) -> pl.Series:
 def _tick(ticks: Mapping[str, int]) -> pl.Expr:
     # As a column it is made once; within three expressions it would be made three times.
     return once_a_run(pl.col("entity"), ticks).alias(_TICK)
-
-
-def _is_linear(name: str) -> bool:
-    return name in LINEAR or name.startswith(FEATURE)
 
 
 def _fields_of(columns: Sequence[str]) -> tuple[str, ...]:

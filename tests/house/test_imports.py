@@ -49,6 +49,7 @@ LAW = {
 PACKERS = {"data/pack.py"}
 """Files of `data` that may import torch."""
 COMPILED = {
+    "data/kernel.py",
     "data/market/replay.py",
     "data/market/level_replay.py",
     "data/market/sides.py",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from quantattn.data.compiled import pays
 from quantattn.data.filed import Room, Texts
 from quantattn.data.grown_tokens import GrownTokens, event_runs
 from quantattn.data.market.filed import carrying
@@ -216,28 +217,36 @@ def token_table(
     Raises:
         ValueError: as `Tokenizer.transform`.
     """
-    names = (*tokenizer.codes, *tokenizer.values)
-    known = None if instruments is None else tuple(instruments)
+    names, known = (*tokenizer.codes, *tokenizer.values), None if instruments is None else tuple(instruments)
+    height = events.height - first
+    whole = tokenizer.columns(events, known, first) if pays(height) else None
+    if whole is None:
+        whole = _transformed(events, tokenizer, known, first)
+    tokens = pl.DataFrame({name: whole[name] for name in names})
+    return TokenTable.of_frame(events[first:].select("entity", "available_time").hstack(tokens), names)
+
+
+def _transformed(
+    events: pl.DataFrame, tokenizer: Tokenizer, instruments: Sequence[Instrument] | None, first: int
+) -> dict[str, npt.NDArray[Any]]:
+    names, height = (*tokenizer.codes, *tokenizer.values), events.height - first
 
     def made(rows: tuple[int, int]) -> pl.DataFrame:
         # A token looks at the row before, and at no other.
         begin, end = rows[0] + first, rows[1] + first
         before = min(begin, 1)
-        tokens = tokenizer.transform(events[begin - before : end].lazy(), known).select(names)
+        tokens = tokenizer.transform(events[begin - before : end].lazy(), instruments).select(names)
         # In memory columns come out whole; the streaming engine gives pieces, which arrays have to be copied from.
         return tokens.collect(engine="in-memory")[before:]
 
-    height = events.height - first
     parts = spans(height, LEAST_ROWS)
     if len(parts) == 1:
-        tokens = made(parts[0])
-    else:
-        whole = {n: np.empty(height, np.uint16 if n in tokenizer.codes else np.float32) for n in names}
+        return {column.name: column.to_numpy() for column in made(parts[0])}
+    whole = {n: np.empty(height, np.uint16 if n in tokenizer.codes else np.float32) for n in names}
 
-        def put(rows: tuple[int, int]) -> None:
-            for column in made(rows):
-                whole[column.name][slice(*rows)] = column.to_numpy()
+    def put(rows: tuple[int, int]) -> None:
+        for column in made(rows):
+            whole[column.name][slice(*rows)] = column.to_numpy()
 
-        each(put, parts)
-        tokens = pl.DataFrame(whole)
-    return TokenTable.of_frame(events[first:].select("entity", "available_time").hstack(tokens), names)
+    each(put, parts)
+    return whole

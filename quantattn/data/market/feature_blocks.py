@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from quantattn.data.compiled import pays
+from quantattn.data.market.arrays import book_arrays
 from quantattn.data.market.book import usable_book
 from quantattn.data.market.sessions import Sessions
 from quantattn.data.schema import EXECUTE, level_columns
@@ -46,16 +49,59 @@ def feature_columns(
     *,
     threads: bool = False,
 ) -> dict[str, pl.Series]:
-    """The columns that `book_features` adds, in any order; on many threads if asked, see `quantattn.data.threads`."""
+    """The features that `book_features` adds, in any order; on many threads if asked, see `quantattn.data.threads`.
+
+    Of long tables with one level they are made by compiled code, bit for bit the same.
+    """
     usable = frame.select(usable_book()).to_series().to_numpy()
     runs = _Runs.of(frame, usable, ticks, sessions)
+    parts = spans(frame.height, LEAST_ROWS) if threads else [(0, frame.height)]
+    arrays = book_arrays(frame) if levels == 1 and pays(frame.height) else None
     made: dict[str, Numbers] = {}
-    each(
-        lambda rows: _Work(frame, usable, runs, tuple(windows), levels, made).rows(*rows),
-        spans(frame.height, LEAST_ROWS) if threads else [(0, frame.height)],
-    )
-    columns = {name: pl.Series(name, column) for name, column in made.items()}
-    return columns | {"mid2": pl.select(pl.when(pl.Series(usable)).then(columns["mid2"]).alias("mid2")).to_series()}
+    if arrays is None:
+        each(lambda rows: _Work(frame, usable, runs, tuple(windows), levels, made).rows(*rows), parts)
+    else:
+        made = _walked(arrays, usable, runs, windows, parts)
+    return {name: pl.Series(name, column) for name, column in made.items()}
+
+
+def _walked(
+    arrays: Mapping[str, Numbers],
+    usable: Bools,
+    runs: _Runs,
+    windows: Sequence[int],
+    parts: Sequence[tuple[int, int]],
+) -> dict[str, Numbers]:
+    walk = import_module("quantattn.data.market.feature_walk").walk
+    size, ask, bid = len(usable), arrays["ask_price_1"], arrays["bid_price_1"]
+    columns = tuple(arrays[name] for name in ("available_time", "kind", "side", "size", *level_columns(1)))
+    whole = ["depth", *(f"{name}_{k}" for name in ("ofi", "trade_flow") for k in windows)]
+    fractions = ["spread_ticks", "imbalance", "microprice"]
+    fractions += [f"{name}_{k}" for name in ("return", "volatility", "log_span") for k in windows]
+    out = np.empty((len(whole), size), np.int64), np.empty((len(fractions), size))
+
+    def fill(rows: tuple[int, int]) -> None:
+        before = max(rows[0] - max(windows), 0)
+        known = last_usable(usable, before)
+        mid, spread = (int(ask[known] + bid[known]), int(ask[known] - bid[known])) if known >= 0 else (0, 0)
+        if (run := runs.at(before)) >= 0 and known < runs.first[run]:
+            mid, spread = int(runs.mid[run]), 0
+        rings = np.empty((5, 1 << max(windows).bit_length()), np.int64)
+        asked = (before, *rows, mid, spread, (runs.first, runs.tick, runs.mid), np.asarray(windows, np.int64), rings)
+        walk(columns, *asked, *out)
+
+    each(fill, parts)
+    return dict(zip((*whole, *fractions), (*out[0], *out[1]), strict=True))
+
+
+def last_usable(usable: Bools, row: int) -> int:
+    """The last row before this one whose book is usable, −1 for none."""
+    for last in range(row, 0, -_BLOCK):
+        first = max(last - _BLOCK, 0)
+        there = np.flatnonzero(usable[first:last])
+        if len(there):
+            return first + int(there[-1])
+    return -1
 
 
 @dataclass(frozen=True)
@@ -79,13 +125,16 @@ class _Runs:
         first = np.flatnonzero(changes[:size])
         tick = of_entity["value"].replace_strict(list(ticks), list(ticks.values()), return_dtype=pl.Int64).to_numpy()
         entity = np.searchsorted(np.cumsum(lengths), first, side="right")
-        known = np.flatnonzero(usable)
-        place = np.searchsorted(known, first)
-        there = place < np.searchsorted(known, np.append(first, size)[1:])
-        prices = frame.select("ask_price_1", "bid_price_1")[known[place[there]]]
-        mid = np.zeros(len(first), np.int64)
-        mid[there] = (prices["ask_price_1"] + prices["bid_price_1"]).to_numpy()
+        known = first.copy()
+        for run in np.flatnonzero(~usable[first]):
+            known[run] += np.argmax(usable[first[run] : first[run + 1] if run + 1 < len(first) else size])
+        prices = frame.select("ask_price_1", "bid_price_1")[known]
+        mid = np.where(usable[known], (prices["ask_price_1"] + prices["bid_price_1"]).fill_null(0).to_numpy(), 0)
         return _Runs(first, tick[entity], mid)
+
+    def at(self, row: int) -> int:
+        """The run that the row before this one is in, −1 for none."""
+        return int(np.searchsorted(self.first, row)) - 1
 
     def within(self, first: int, last: int) -> tuple[Ints, Ints, Ints]:
         """Of each row of first … last − 1: the first row of its run, the tick, and the run's first mid."""
@@ -124,22 +173,15 @@ class _Work:
         """Fill rows first … last − 1 of `made`, whatever was done before."""
         if first:
             before = max(first - self.reach, 0)
-            self.known, self.kept = self._known_before(before), False
+            if (place := last_usable(self.usable, before)) >= 0:
+                ask, bid = (int(self.frame[name][place]) for name in ("ask_price_1", "bid_price_1"))
+                self.known = (place, ask + bid, ask - bid)
+            self.kept = False
             # Sums of this block lack what came before; it drops out of their differences.
             self.block(before, first)
             self.kept = True
         for start in range(first, max(last, first + 1), _BLOCK):
             self.block(start, min(start + _BLOCK, last))
-
-    def _known_before(self, row: int) -> tuple[int, int, int]:
-        for last in range(row, 0, -_BLOCK):
-            first = max(last - _BLOCK, 0)
-            there = np.flatnonzero(self.usable[first:last])
-            if len(there):
-                place = first + int(there[-1])
-                ask, bid = (int(self.frame[name][place]) for name in ("ask_price_1", "bid_price_1"))
-                return place, ask + bid, ask - bid
-        return -1, 0, 0
 
     def block(self, first: int, last: int) -> None:
         """Fill rows first … last − 1 of `made`."""
@@ -211,7 +253,6 @@ class _Work:
         ask, _ = _filled(self.frame["ask_price_1"][rows])
         bid, _ = _filled(self.frame["bid_price_1"][rows])
         mid, spread, usable = ask + bid, ask - bid, self.usable[rows]
-        self._put("mid2", rows, mid)
         if not usable.all():
             place = np.maximum.accumulate(np.where(usable, np.arange(1, len(mid) + 1), 0))
             row = np.append(self.known[0], np.arange(rows.start, rows.stop))[place]

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from quantattn.data.market.book import usable_book
 from quantattn.data.market.feature_blocks import SQUARE_UNIT as SQUARE_UNIT
 from quantattn.data.market.feature_blocks import SQUARES_IN_ONE as SQUARES_IN_ONE
 from quantattn.data.market.feature_blocks import feature_columns
@@ -102,6 +103,8 @@ def book_features(
 
     def computed(frame: pl.DataFrame) -> pl.DataFrame:
         columns = feature_columns(frame, ticks, sessions, windows, levels)
+        mid2 = pl.when(usable_book()).then(pl.col("ask_price_1") + pl.col("bid_price_1"))
+        columns["mid2"] = frame.select(mid2.alias("mid2")).to_series()
         return frame.drop(set(given) & set(added)).hstack([columns[name] for name in added]).select(*names)
 
     names = {**given, **added}
