@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import false_discovery_control
+import scipy  # whose parts are imported where they are used first
 
 from quantattn.evaluate.inference import MeanTest, lag_of, lowest_interval_of, mean_test
 from quantattn.evaluate.panel import Floats, Panel
@@ -218,7 +218,9 @@ def _adjusted(model: Judged, differences: Mapping[str, MeanTest]) -> dict[str, t
         return {}
     return dict(
         zip(
-            there, zip(there.values(), false_discovery_control(list(there.values())).tolist(), strict=True), strict=True
+            there,
+            zip(there.values(), scipy.stats.false_discovery_control(list(there.values())).tolist(), strict=True),
+            strict=True,
         )
     )
 

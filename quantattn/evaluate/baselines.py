@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # whose parts are imported where they are used first
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 
 from quantattn.evaluate.metrics import IGNORE, finite
 
@@ -233,7 +233,7 @@ def _fit_softmax(z: Floats, target: Ints, n_classes: int, penalty: float) -> tup
 
     start = np.concatenate([np.zeros(f * n_classes), np.log(counts / n)])
     options = {"maxiter": 2000, "maxfun": 5000, "gtol": 1e-8, "ftol": 1e-14}
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     steepest = float(np.abs(found.jac).max())
     if not steepest < 1e-4:
         raise RuntimeError(

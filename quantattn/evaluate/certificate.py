@@ -7,13 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Any
 
 from quantattn.evaluate.certificate_parts import SECTIONS, number, summaries
 from quantattn.evaluate.drawing import MODEL, MUTED, OTHER, Figure, draw, short
 from quantattn.evaluate.page import drawn, render_page, write_page
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _FIELDS = ("backend", "case", "dtype", "quantity", "worst", "standard", "allowed", "verdict", "note")
 

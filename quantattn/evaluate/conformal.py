@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import scipy  # whose parts are imported where they are used first
 from numpy.typing import ArrayLike
-from scipy.stats import binomtest
 
 from quantattn.evaluate.metrics import IGNORE
 from quantattn.evaluate.panel import Bools, Floats, Panel
@@ -173,7 +173,7 @@ class Conformal:
         size = float(self.sets(given).sum(1).mean()) if self.score == "prob" else 2 * self.radius
         if not hits.size:
             return Covered(self.level, Interval(math.nan), size, 0)
-        around = binomtest(int(hits.sum()), hits.size).proportion_ci(level, method="exact")
+        around = scipy.stats.binomtest(int(hits.sum()), hits.size).proportion_ci(level, method="exact")
         return Covered(self.level, Interval(float(hits.mean()), float(around.low), float(around.high)), size, hits.size)
 
 

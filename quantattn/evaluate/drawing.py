@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 INK, MUTED, RULE = "#010203", "#010204", "#010205"
 MODEL, OTHER, THIRD, SHADE = "#010206", "#010207", "#010208", "#010209"
@@ -102,6 +101,11 @@ def draw_stack(
     """The same for axes under each other that share the horizontal one; `heights` are their shares."""
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         raise ValueError(f"a figure's name is made of letters, digits and hyphens, got {name!r}")
+    # Half a second, which whoever names a figure without drawing one does not wait for.
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as Canvas
+
     buffer = io.StringIO()
     with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
         # Letters that the measuring font lacks are only measured a little wrong; the reader's browser has them.

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from quantattn.evaluate.drawing import INK, MODEL, OTHER, SECOND, SHADE, THIRD, Figure, clock_axis, draw_stack, short
 from quantattn.evaluate.page import drawn, render_page, write_page
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
 _CAPTION = "Grey: the longest gaps. Orange: halts."

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
 from quantattn.evaluate.calibration import reliability
@@ -25,6 +24,9 @@ from quantattn.evaluate.drawing import (
     thinned,
 )
 from quantattn.evaluate.metrics import classified, confusion_matrix, finite
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 """Name → (training steps, losses)."""
@@ -98,6 +100,8 @@ def confusion_figure(matrix: ArrayLike, classes: Sequence[str]) -> Figure:
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
     def paint(axes: Axes) -> None:
+        from matplotlib.patches import Rectangle
+
         for (true, predicted), count in np.ndenumerate(counts):
             part = float(share[true, predicted])
             axes.add_patch(

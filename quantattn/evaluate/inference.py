@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # whose parts are imported where they are used first
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from quantattn.evaluate.significance import Interval
 
@@ -103,8 +103,8 @@ def mean_test(values: ArrayLike, lag: int, level: float = 0.95) -> MeanTest:
         return MeanTest(mean, None, None, None, None, x.size, lag, df)
     error = math.sqrt(variance / x.size)
     fair = error / math.sqrt(shrink)
-    p = float(2 * stats.t.sf(abs(mean) / fair, df))
-    half = float(stats.t.ppf((1 + level) / 2, df)) * fair
+    p = float(2 * scipy.stats.t.sf(abs(mean) / fair, df))
+    half = float(scipy.stats.t.ppf((1 + level) / 2, df)) * fair
     return MeanTest(mean, mean / error, p, mean - half, mean + half, x.size, lag, df)
 
 
@@ -116,8 +116,10 @@ def lowest_interval_of(test: MeanTest, among: int, level: float = 0.95) -> Inter
     """
     if test.low is None or test.high is None:
         return Interval(test.value)
-    error = (test.high - test.value) / stats.t.ppf((1 + level) / 2, test.df)
-    return Interval(test.value, test.low, test.value + float(error * stats.t.isf((1 - level) / 2 / among, test.df)))
+    error = (test.high - test.value) / scipy.stats.t.ppf((1 + level) / 2, test.df)
+    return Interval(
+        test.value, test.low, test.value + float(error * scipy.stats.t.isf((1 - level) / 2 / among, test.df))
+    )
 
 
 def _white_noise(n: int, lag: int) -> tuple[float, float]:

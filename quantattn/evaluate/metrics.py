@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # whose parts are imported where they are used first
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from quantattn.evaluate.calibration import ECE_BINS, equal_mass_bins
 
@@ -206,7 +206,7 @@ def regression_sums(y: Floats, predicted: Floats, history: Floats, ids: Ints, n_
     The ranks (average ranks on ties, centred, scaled by Q) are those among all rows and do not move with a resample.
     """
     n = y.size
-    a, b = ((rankdata(x) - (n + 1) / 2) / n for x in (y, predicted))
+    a, b = ((scipy.stats.rankdata(x) - (n + 1) / 2) / n for x in (y, predicted))
     columns = [np.ones(n), (y - predicted) ** 2, np.abs(y - predicted), (y - history) ** 2]
     columns += [a, b, a * a, b * b, a * b]
     return np.column_stack([np.bincount(ids, weights=column, minlength=n_blocks) for column in columns])

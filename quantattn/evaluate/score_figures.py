@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from quantattn.evaluate.assessment import Assessment
 from quantattn.evaluate.drawing import (
@@ -23,6 +23,9 @@ from quantattn.evaluate.drawing import (
 )
 from quantattn.evaluate.inference import MeanTest, lag_of, mean_test
 from quantattn.evaluate.panel import Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 STRETCHES = 24
 BASIS = 10_000

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # whose parts are imported where they are used first
 from numpy.typing import ArrayLike
-from scipy import stats
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def probabilistic_sharpe(found: Sharpe, benchmark: float = 0.0) -> float:
     spread = 1 - found.skewness * sr + (found.kurtosis - 1) / 4 * sr**2  # ≥ 0, as γ₄ ≥ 1 + γ₃²
     if spread <= 0:
         return float(sr > benchmark)
-    return float(stats.norm.cdf((sr - benchmark) * math.sqrt(found.n - 1) / math.sqrt(spread)))
+    return float(scipy.stats.norm.cdf((sr - benchmark) * math.sqrt(found.n - 1) / math.sqrt(spread)))
 
 
 def expected_best(trials: int, variance: float) -> float:
@@ -73,9 +73,10 @@ def expected_best(trials: int, variance: float) -> float:
         raise ValueError(f"expected one trial or more and a finite variance ≥ 0, got {trials} and {variance}")
     if trials == 1:
         return 0.0
-    upper = stats.norm.isf(1 / trials)
+    upper = scipy.stats.norm.isf(1 / trials)
     return float(
-        math.sqrt(variance) * ((1 - np.euler_gamma) * upper + np.euler_gamma * stats.norm.isf(1 / (trials * math.e)))
+        math.sqrt(variance)
+        * ((1 - np.euler_gamma) * upper + np.euler_gamma * scipy.stats.norm.isf(1 / (trials * math.e)))
     )
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy  # whose parts are imported where they are used first
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -169,7 +169,8 @@ def _tail(n_blocks: int, level: float) -> float | None:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
     if n_blocks < 2:
         return None
-    return float(stats.norm.cdf(-math.sqrt(n_blocks / (n_blocks - 1)) * stats.t.ppf((1 + level) / 2, n_blocks - 1)))
+    half = scipy.stats.t.ppf((1 + level) / 2, n_blocks - 1)
+    return float(scipy.stats.norm.cdf(-math.sqrt(n_blocks / (n_blocks - 1)) * half))
 
 
 def bootstrap_interval(

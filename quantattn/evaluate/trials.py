@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING
 
 from quantattn.evaluate.compare import decimals
 from quantattn.evaluate.drawing import INK, MODEL, MUTED, OTHER, Figure, draw, short
 from quantattn.evaluate.page import drawn, render_page, write_page
 from quantattn.evaluate.report import Cell, Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ def trials_figure(study: Study) -> Figure | None:
     low, high = min(values) - margin, max(values) + margin
 
     def paint(axes: Axes) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         for state, colour, filled in (("complete", MODEL, True), ("pruned", OTHER, False)):
             mine = [(t.number, t.value) for t in study.trials if t.state == state and t.value is not None]
             points = [(x, min(max(y, low), high)) for x, y in mine if math.isfinite(y)]

@@ -16,10 +16,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import scipy  # whose parts are imported where they are used first
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import solve
-from scipy.sparse import csr_array
-from scipy.sparse.linalg import svds
 
 from quantattn.evaluate.baselines import Recalibrated
 from quantattn.evaluate.boosting import BOOSTING, FEW_ROWS, TREE_SETTINGS, boosting_is_installed
@@ -88,11 +86,13 @@ class Words:
         """(D,) the first decision of each document."""
         return np.unique(self.decision, return_index=True)[1].astype(np.int64)
 
-    def counts(self, codes: int) -> csr_array[Any, Any]:
+    def counts(self, codes: int) -> scipy.sparse.csr_array[Any, Any]:
         """(D, V) how often each document has each code."""
         ones = np.ones(len(self.tokens))
         # A copy: summing works in place.
-        made = csr_array((ones, self.tokens, self.offsets), shape=(len(self.offsets) - 1, codes), copy=True)
+        made = scipy.sparse.csr_array(
+            (ones, self.tokens, self.offsets), shape=(len(self.offsets) - 1, codes), copy=True
+        )
         made.sum_duplicates()
         return made
 
@@ -104,12 +104,12 @@ class Weights:
     idf: Floats
 
     @classmethod
-    def fit(cls, counts: csr_array[Any, Any]) -> Weights:
+    def fit(cls, counts: scipy.sparse.csr_array[Any, Any]) -> Weights:
         """Count documents by code."""
         with_code = np.bincount(counts.indices, minlength=counts.shape[1])
         return cls(np.where(with_code > 0, 1 + np.log((1 + counts.shape[0]) / (1 + with_code)), 0.0))
 
-    def rows(self, counts: csr_array[Any, Any]) -> csr_array[Any, Any]:
+    def rows(self, counts: scipy.sparse.csr_array[Any, Any]) -> scipy.sparse.csr_array[Any, Any]:
         """(D, V) of length one, or zero for a document without any code of the training documents."""
         made = counts.copy()
         made.data = np.log1p(made.data) * self.idf[made.indices]
@@ -127,7 +127,7 @@ class Ridge:
     weights: Floats  # (V,)
 
     @classmethod
-    def fit(cls, x: csr_array[Any, Any], y: Floats, penalty: float) -> Ridge:
+    def fit(cls, x: scipy.sparse.csr_array[Any, Any], y: Floats, penalty: float) -> Ridge:
         """Solve the smaller of the two normal equations, over rows or over columns."""
         n, v = x.shape
         mean, level = np.asarray(x.mean(axis=0)).ravel(), float(y.mean())
@@ -135,14 +135,14 @@ class Ridge:
             gram = (x @ x.T).toarray()
             side = np.asarray(x @ mean)
             gram += float(mean @ mean) - side[:, None] - side[None, :]
-            dual = solve(gram + penalty * np.eye(n), y - level, assume_a="pos")
+            dual = scipy.linalg.solve(gram + penalty * np.eye(n), y - level, assume_a="pos")
             weights = np.asarray(x.T @ dual) - mean * dual.sum()
         else:
             gram = (x.T @ x).toarray() - n * np.outer(mean, mean)
-            weights = solve(gram + penalty * np.eye(v), np.asarray(x.T @ (y - level)), assume_a="pos")
+            weights = scipy.linalg.solve(gram + penalty * np.eye(v), np.asarray(x.T @ (y - level)), assume_a="pos")
         return cls(mean, level, weights)
 
-    def predict(self, x: csr_array[Any, Any]) -> Floats:
+    def predict(self, x: scipy.sparse.csr_array[Any, Any]) -> Floats:
         """(D,) values."""
         return np.asarray(x @ self.weights - float(self.mean @ self.weights) + self.level, np.float64)
 
@@ -185,17 +185,17 @@ def word_values(train: Words, valid: Words, test: Words, codes: int, *, seed: in
     return {name: values[test.decision] for name, values in found.items()}
 
 
-def _ridge(rows: list[csr_array[Any, Any]], y_train: Floats, y_valid: Floats) -> Floats:
+def _ridge(rows: list[scipy.sparse.csr_array[Any, Any]], y_train: Floats, y_valid: Floats) -> Floats:
     fits = [Ridge.fit(rows[0], y_train, penalty) for penalty in PENALTIES]
     return fits[_best((fit.predict(rows[1]) for fit in fits), y_valid)].predict(rows[2])
 
 
 def _features(
-    rows: list[csr_array[Any, Any]], counts: list[csr_array[Any, Any]], past: list[Floats]
+    rows: list[scipy.sparse.csr_array[Any, Any]], counts: list[scipy.sparse.csr_array[Any, Any]], past: list[Floats]
 ) -> tuple[Floats, Floats, Floats]:
     """(D, 2 + K) of each part: history, log of the length, the first singular components of the training rows."""
     size = min(COMPONENTS, min(rows[0].shape) - 1)
-    _, _, axes = svds(rows[0], k=size, v0=np.ones(min(rows[0].shape)))
+    _, _, axes = scipy.sparse.linalg.svds(rows[0], k=size, v0=np.ones(min(rows[0].shape)))
     train, valid, test = (
         np.column_stack([h, np.log1p(np.asarray(n.sum(axis=1)).ravel()), np.asarray(x @ axes.T)])
         for h, n, x in zip(past, counts, rows, strict=True)
