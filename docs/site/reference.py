@@ -17,7 +17,7 @@ import inspect
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -185,21 +185,19 @@ def commands() -> str:
     for name, command in COMMANDS.items():
         parts += [f"## {name}", f"{command.summary[0].upper()}{command.summary[1:]}."]
         root = ROOT / "conf" / f"{name}.yaml"
-        module = importlib.import_module(command.module)
-        takes_settings = root.is_file() or "hydra" in inspect.getsource(module)
-        parts.append(_fence("yaml", root.read_text("utf-8")) if root.is_file() else _fence("text", _help(module)))
-        if takes_settings:
+        parts.append(_fence("yaml", root.read_text("utf-8")) if root.is_file() else _fence("text", _help(command.run)))
+        if root.is_file():
             parts.append(f"These are settings: `quantattn {name} key=value group=option`, see [settings](settings.md).")
     return "\n\n".join(parts)
 
 
-def _help(module: ModuleType) -> str:
+def _help(run: Callable[[list[str]], int]) -> str:
     said = io.StringIO()
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
     try:
         with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-            module.run(["--help"])
+            run(["--help"])
     finally:
         os.environ.pop("COLUMNS") if before is None else os.environ.update(COLUMNS=before)
     return said.getvalue()

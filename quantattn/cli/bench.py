@@ -23,7 +23,7 @@ from quantattn.attention import Mask
 from quantattn.cli.benchmarks import attention, shapes
 from quantattn.cli.benchmarks.peers import PEERS
 from quantattn.cli.benchmarks.results import results_file, write_rows
-from quantattn.cli.config import plain, run_application
+from quantattn.cli.config import plain
 from quantattn.cli.errors import DONE, FAILED, UsageError, nearest
 from quantattn.learn.files import write_text
 
@@ -43,11 +43,6 @@ COUNTS = {
 """Section → settings of it that count something."""
 STEEPEST_SLOPE = 1.1
 """Log-log slope of peak memory over length that still counts as linear."""
-
-
-def run(arguments: list[str]) -> int:
-    """Compose conf/bench.yaml with the arguments and measure."""
-    return run_application("bench", arguments, measure)
 
 
 def measure(config: DictConfig) -> int:

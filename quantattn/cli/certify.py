@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,9 +13,11 @@ from quantattn.attention import Mask, choose_backend, machine
 from quantattn.attention.certificate import Certificate, changed
 from quantattn.attention.choose import require_backend
 from quantattn.attention.validate import validate
-from quantattn.learn.closing import Exactness
 from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import EncoderConfig
+
+if TYPE_CHECKING:
+    from quantattn.learn.closing import Exactness
 
 
 def backends_used(encoder: EncoderConfig, trainer: TrainerSettings) -> tuple[str, ...]:
@@ -37,6 +40,8 @@ def backends_used(encoder: EncoderConfig, trainer: TrainerSettings) -> tuple[str
 
 def certify(encoder: EncoderConfig, trainer: TrainerSettings) -> Exactness:
     """The certificate of the attention that the run will use: its backends, its dtype, its device."""
+    from quantattn.learn.closing import Exactness  # and drawings, which only a report needs
+
     device = "cuda" if trainer.accelerator == "gpu" else "cpu"
     certificate = _validated(backends_used(encoder, trainer), trainer.attention_dtype, device)
     return Exactness(certificate.ok, sentence(certificate), json.loads(certificate.to_json()))

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from quantattn.cli import terminal
-from quantattn.cli.config import plain, run_application
+from quantattn.cli.config import plain
 from quantattn.cli.errors import DONE, UsageError
 from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.preparation import check_source
@@ -48,11 +48,6 @@ class ChangeSettings:
         require_name(Path(self.out))
         if self.data.kind != "filings":
             raise ValueError(f"changes are of filings, but data is {self.data.kind}; give data=filings data.path=DIR")
-
-
-def run(arguments: list[str]) -> int:
-    """Compare as the arguments, Hydra overrides of `conf/changes.yaml`, say."""
-    return run_application("changes", arguments, compare)
 
 
 def compare(config: DictConfig) -> int:

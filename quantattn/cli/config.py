@@ -63,12 +63,17 @@ def run_folder(root: str, task: str, now: str) -> str:
     return str(Path(root) / task / now)
 
 
-def register_resolvers() -> None:
-    """Make `${run_folder:…}` known to OmegaConf; calling it again changes nothing."""
+def prepared_setting(path: str, name: str) -> Any:
+    """The resolver behind `conf/data/prepared.yaml`, imported with all that reads shards where there are some."""
     from quantattn.cli.sharding import training_setting
 
+    return training_setting(path, name)
+
+
+def register_resolvers() -> None:
+    """Make `${run_folder:…}` and `${prepared:…}` known to OmegaConf; calling it again changes nothing."""
     OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
-    OmegaConf.register_new_resolver("prepared", training_setting, replace=True)
+    OmegaConf.register_new_resolver("prepared", prepared_setting, replace=True)
 
 
 def plain(node: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,27 +12,29 @@ from quantattn.cli.errors import DONE, INTERRUPTED, USAGE, complain, exit_code, 
 
 @dataclass(frozen=True)
 class Command:
-    """A module of `quantattn.cli` with `run(arguments) -> int`, and one line that says what it does."""
+    """Where in `quantattn.cli` the function `(arguments) -> exit code` of a command stands, and what it does."""
 
-    module: str
+    place: str
     summary: str
+
+    def run(self, arguments: list[str]) -> int:
+        """Import the command and carry it out."""
+        return int(pkgutil.resolve_name(f"quantattn.cli.{self.place}")(arguments))
 
 
 COMMANDS = {
-    "train": Command("quantattn.cli.train", "pretrain or fine-tune an encoder; a run folder and a report come out"),
-    "sweep": Command("quantattn.cli.sweep", "search over settings of an experiment; workers share one study"),
-    "score": Command("quantattn.cli.score", "apply a trained model to tables; one row a decision comes out"),
-    "export": Command("quantattn.cli.export", "write a trained model for other runtimes, as ONNX or for torch.export"),
-    "ensemble": Command(
-        "quantattn.cli.ensemble", "make one model of runs that differ by their seed, judged beside them"
-    ),
-    "evaluate": Command("quantattn.cli.evaluate", "judge any table of scores beside baselines; a page comes out"),
-    "report": Command("quantattn.cli.report", "set the closing tables of several runs beside each other"),
-    "bench": Command("quantattn.cli.bench", "time attention beside its peers, behind the error budget"),
-    "validate": Command("quantattn.cli.validate", "print how far every backend is from float64 truth"),
-    "prepare": Command("quantattn.cli.prepare", "write a source as sorted Parquet shards with a manifest"),
-    "changes": Command("quantattn.cli.changes", "tell how much an item changed from each filing to the next"),
-    "doctor": Command("quantattn.cli.doctor", "read a folder of data and say what is in it and what is wrong with it"),
+    "train": Command("composed:train", "pretrain or fine-tune an encoder; a run folder and a report come out"),
+    "sweep": Command("composed:sweep", "search over settings of an experiment; workers share one study"),
+    "score": Command("composed:score", "apply a trained model to tables; one row a decision comes out"),
+    "export": Command("composed:export", "write a trained model for other runtimes, as ONNX or for torch.export"),
+    "ensemble": Command("ensemble:run", "make one model of runs that differ by their seed, judged beside them"),
+    "evaluate": Command("evaluate:run", "judge any table of scores beside baselines; a page comes out"),
+    "report": Command("report:run", "set the closing tables of several runs beside each other"),
+    "bench": Command("composed:bench", "time attention beside its peers, behind the error budget"),
+    "validate": Command("validate:run", "print how far every backend is from float64 truth"),
+    "prepare": Command("composed:prepare", "write a source as sorted Parquet shards with a manifest"),
+    "changes": Command("composed:changes", "tell how much an item changed from each filing to the next"),
+    "doctor": Command("doctor:run", "read a folder of data and say what is in it and what is wrong with it"),
 }
 """What there is."""
 
@@ -74,7 +76,7 @@ def main(command: str | None = None) -> int:
     if name not in COMMANDS:
         print(f"quantattn: there is no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)
         return USAGE
-    return _answered(name, lambda: int(importlib.import_module(COMMANDS[name].module).run(rest)))
+    return _answered(name, lambda: COMMANDS[name].run(rest))
 
 
 def _completed(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from quantattn.cli import terminal
-from quantattn.cli.config import plain, run_application
+from quantattn.cli.config import plain
 from quantattn.cli.errors import DONE, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.settings import PathSettings
@@ -38,13 +38,6 @@ class ExportSettings:
         for name, key in (("model_folder", "model"), ("out", "out")):
             if not getattr(self, name).strip():
                 raise ValueError(f"{key} must name a folder, got nothing")
-
-
-def run(arguments: list[str]) -> int:
-    """Export as the arguments, Hydra overrides of `conf/export.yaml`, say."""
-    # Hydra would take model=… for a choice from the group of that name, which training has.
-    named = [f"model_folder={a.removeprefix('model=')}" if a.startswith("model=") else a for a in arguments]
-    return run_application("export", named, export)
 
 
 def export(config: DictConfig) -> int:

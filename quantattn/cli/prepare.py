@@ -14,23 +14,18 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from quantattn.cli import show, terminal
-from quantattn.cli.config import plain, run_application
+from quantattn.cli.config import plain
 from quantattn.cli.errors import DONE, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source
 from quantattn.cli.settings import TrainSettings
 from quantattn.cli.sharding import PREPARED, ShardSettings, write_shards
-from quantattn.cli.train import stopping_on_sigterm
+from quantattn.cli.stopping import stopping_on_sigterm
 from quantattn.data.shards import Manifest, Progress, Written
 from quantattn.data.shards.records import Shard
 
 SHOWN = 20
 """Entities that the closing lines name."""
-
-
-def run(arguments: list[str]) -> int:
-    """Prepare as the arguments, Hydra overrides of `conf/prepare.yaml`, say."""
-    return run_application("prepare", arguments, prepare)
 
 
 def prepare(config: DictConfig) -> int:

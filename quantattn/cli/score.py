@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from quantattn.cli import terminal
 from quantattn.cli.certify import expired
-from quantattn.cli.config import plain, run_application
+from quantattn.cli.config import plain
 from quantattn.cli.errors import DONE, STOPPED, UsageError
 from quantattn.cli.instantiate import settings
 from quantattn.cli.preparation import check_source, decisions_of
@@ -19,7 +19,6 @@ from quantattn.cli.score_engine import PRECISIONS, EngineSettings, carry_out, re
 from quantattn.cli.score_incremental import check_incremental, keep_states, only_new
 from quantattn.cli.score_outputs import OutputSettings, check_unit, chooser, output_of, policy_of
 from quantattn.cli.settings import DataSettings, PathSettings
-from quantattn.cli.train import stopping_on_sigterm
 from quantattn.data.filed import Room
 from quantattn.data.remote import fetch, is_remote
 from quantattn.nn import Artefact, load_model
@@ -63,22 +62,6 @@ class ScoreSettings(OutputSettings, EngineSettings):
         for name in ("max_tokens_per_batch", "shard_decisions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-
-MADE_IN_TRAINING = ("data.prepare", "data.max_seq_len", "data.shuffle_labels", "data.kind")
-"""Settings of data that scoring takes from the model."""
-
-
-def run(arguments: list[str]) -> int:
-    """Score as the arguments, Hydra overrides of `conf/score.yaml`, say."""
-    for argument in arguments:
-        if argument.lstrip("+").startswith(MADE_IN_TRAINING):
-            key = argument.split("=")[0]
-            raise UsageError(f"{key} stands in the model's folder, as it was in training, and cannot be given again")
-    # Hydra would take model=… for a choice from the group of that name, which training has.
-    named = [f"model_folder={a.removeprefix('model=')}" if a.startswith("model=") else a for a in arguments]
-    with stopping_on_sigterm():
-        return run_application("score", named, score_tables)
 
 
 def score_tables(config: DictConfig) -> int:

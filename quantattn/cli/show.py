@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -17,9 +17,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from quantattn.data.prepared import PARTS, Prepared
-from quantattn.evaluate import Table, verdict
-from quantattn.learn.fit import Progress
+from quantattn.evaluate import Table
 from quantattn.learn.secrets import redact
+
+if TYPE_CHECKING:
+    from quantattn.learn.fit import Progress
 
 SHOWN = ("log_loss", "macro_f1", "mcc", "balanced_accuracy", "brier", "ece", "mse", "mae", "r2", "rank_ic")
 SECONDS_BETWEEN_LINES = 10.0
@@ -105,6 +107,8 @@ def clock(seconds: float) -> str:
 
 def closing(console: Console, table: Table) -> None:
     """Print the closing table, and its verdict in words."""
+    from quantattn.evaluate import verdict  # and drawings, which scoring does without
+
     known = {metric.name for metric in table.metrics}
     names = [name for name in SHOWN if name in known] or [metric.name for metric in table.metrics]
     titles = {metric.name: metric.title for metric in table.metrics}

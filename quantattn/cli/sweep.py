@@ -6,7 +6,6 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from quantattn.cli import terminal
-from quantattn.cli.config import flags_apart, plain, run_application
+from quantattn.cli.config import plain
 from quantattn.cli.errors import DONE, UsageError, nearest
 from quantattn.cli.instantiate import settings
 from quantattn.cli.searching.best import evaluate_best
@@ -31,7 +30,7 @@ from quantattn.cli.searching.study import (
 from quantattn.cli.searching.telling import tell, write_account
 from quantattn.cli.searching.worker import Search, Worker
 from quantattn.cli.settings import TrainSettings
-from quantattn.cli.train import build, stopping_on_sigterm
+from quantattn.cli.train import build
 from quantattn.learn.folder import made_and_open
 from quantattn.learn.secrets import redact
 
@@ -59,23 +58,6 @@ class Wanted:
     metric: str
     overrides: tuple[str, ...]
     described: dict[str, Any]
-
-
-def run(arguments: list[str]) -> int:
-    """Search as the arguments, Hydra overrides of `conf/sweep.yaml`, say."""
-    flags, _ = flags_apart(arguments)
-    if {"-m", "--multirun"} & set(flags):
-        raise UsageError(
-            "-m belongs to train; a sweep is one search, and the same command run again is a second worker"
-        )
-    if find_spec("optuna") is None:
-        raise UsageError("a sweep needs a package that is not here: pip install 'quantattn[sweep]'")
-    found: list[Wanted] = []
-    code = run_application("sweep", arguments, lambda config: look(config, found))
-    if not found:
-        return code
-    with stopping_on_sigterm():
-        return search(found[0], flags)
 
 
 def look(config: DictConfig, found: list[Wanted]) -> int:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +17,13 @@ from rich.console import Console
 from quantattn.cli import show, terminal
 from quantattn.cli.certify import backends_used, certify
 from quantattn.cli.claim import claim_folder
-from quantattn.cli.config import flags_apart, flatten, plain, run_application
-from quantattn.cli.errors import DONE, STOPPED, UsageError, nearest
+from quantattn.cli.config import flatten, plain
+from quantattn.cli.errors import DONE, UsageError, nearest
 from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.launch import end_with_launcher
 from quantattn.cli.preparation import check_data, check_goal, prepare
 from quantattn.cli.settings import TrainSettings
+from quantattn.cli.stopping import stopping_on_sigterm
 from quantattn.cli.team import Team, started_here, world_of
 from quantattn.data.prepared import Prepared
 from quantattn.data.protocol.splits.plan import require_fold
@@ -34,12 +33,6 @@ from quantattn.nn import EncoderConfig
 if TYPE_CHECKING:
     from quantattn.learn.closing import Exactness
     from quantattn.learn.run import RunSettings
-
-
-def run(arguments: list[str]) -> int:
-    """Train as the arguments, Hydra overrides of `conf/train.yaml`, say."""
-    kept = [flag for flag in flags_apart(arguments)[0] if flag not in ("-m", "--multirun")]
-    return run_application("train", arguments, partial(train, flags=kept))
 
 
 def train(config: DictConfig, flags: Sequence[str] = ()) -> int:
@@ -90,7 +83,8 @@ def build(asked: TrainSettings) -> dict[str, Any]:
         raise UsageError(
             f"ckpt_path={asked.ckpt_path}: there is no such checkpoint; auto, a .ckpt file or a run folder is"
         )
-    check_metric(asked)
+    if asked.optimized_metric is not None:
+        check_metric(asked.optimized_metric, asked.test)
     check_start(asked)
     check_budget(asked)
     objective = instantiate(asked.objective, "objective", allow)
@@ -143,17 +137,14 @@ def check_start(asked: TrainSettings) -> None:
         raise UsageError(str(error)) from error
 
 
-def check_metric(asked: TrainSettings) -> None:
-    """Refuse to optimise a figure that no run has, before one is made in vain."""
-    from quantattn.learn.closing import TEST_FIGURES
+def check_metric(name: str, tests: bool) -> None:
+    """Refuse to optimise a figure that no run, or none that tests nothing, has, before one is made in vain."""
+    from quantattn.learn.closing import TEST_FIGURES  # and drawings
 
-    known = ("valid/loss", "seconds", *(TEST_FIGURES if asked.test else ()))
-    if asked.optimized_metric is not None and asked.optimized_metric not in known:
-        where = "a run" if asked.test else "a run with test=false"
-        raise UsageError(
-            f"optimized_metric={asked.optimized_metric}: {where} has no such figure"
-            f"{nearest(asked.optimized_metric, known)}"
-        )
+    known = ("valid/loss", "seconds", *(TEST_FIGURES if tests else ()))
+    if name not in known:
+        where = "a run" if tests else "a run with test=false"
+        raise UsageError(f"optimized_metric={name}: {where} has no such figure{nearest(name, known)}")
 
 
 def checked_callback(node: Mapping[str, Any], where: str, allow: tuple[str, ...]) -> Any:
@@ -309,21 +300,3 @@ def leaves(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             value = value[part]
         if not isinstance(value, Mapping):
             yield key, value
-
-
-@contextmanager
-def stopping_on_sigterm() -> Iterator[None]:
-    """Leave with exit code 143 on a SIGTERM or SIGUSR1 outside of training, where there is nothing to save."""
-
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(STOPPED)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -13,8 +13,6 @@ from torch import Tensor
 from quantattn.data.prepared import Prepared
 from quantattn.evaluate import IGNORE
 from quantattn.evaluate.conformal import Conformal, too_few
-from quantattn.learn.fit import Fitted
-from quantattn.learn.history import read_rows
 from quantattn.learn.predict import predict
 from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import Model
@@ -23,6 +21,7 @@ from quantattn.nn.heads.decision import ClassificationHead
 from quantattn.nn.temperature import fitted_temperature, fold_temperature
 
 if TYPE_CHECKING:
+    from quantattn.learn.fit import Fitted
     from quantattn.learn.run import RunSettings
 
 
@@ -69,6 +68,8 @@ def arrays(said: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def of_validation(folder: Path, fitted: Fitted) -> dict[str, float]:
     """What the history has of the validation that chose the weights, beside the loss: `valid/accuracy` and the like."""
+    from quantattn.learn.history import read_rows  # and Lightning, which scores and ensembles do without
+
     rows = read_rows(folder / "metrics.csv") if fitted.best_step >= 0 else []
     found = {name: value for step, name, value in rows if step == fitted.best_step and name.startswith("valid/")}
     return {name: value for name, value in found.items() if name != "valid/loss"}

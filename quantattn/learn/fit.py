@@ -25,13 +25,14 @@ from quantattn.learn.checkpoint import (
 )
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.history import History
+from quantattn.learn.loop import trainer_of
 from quantattn.learn.module import Training
 from quantattn.learn.pace import Pace
 from quantattn.learn.parallel import World, naming_the_lost
 from quantattn.learn.quiet import lightning_quiet
 from quantattn.learn.restoring import Restored, naming_the_checkpoint
 from quantattn.learn.signals import StopFlag
-from quantattn.learn.trainer import TrainerSettings, trainer_of
+from quantattn.learn.trainer import TrainerSettings
 from quantattn.learn.writer import Writer
 from quantattn.nn import Encoder, Model
 from quantattn.nn.encoder import share_rows

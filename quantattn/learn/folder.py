@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from quantattn.learn.fit import resume_point
 from quantattn.learn.secrets import redact_text
 
 _LEFT = re.compile(
@@ -117,6 +116,8 @@ def claim(folder: Path, ckpt_path: str | None) -> Path | None:
     Raises:
         ValueError: the folder holds another run already, or the checkpoint asked for does not exist.
     """
+    from quantattn.learn.fit import resume_point  # and Lightning, which who writes a folder may do without
+
     standing = resume_point(folder)
     if ckpt_path == "auto":
         return standing

@@ -25,9 +25,6 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-SHARING = ("ddp", "fsdp")
-"""Strategies whose ranks share the batches of a step."""
-STRATEGIES = ("single", *SHARING, "context")
 _PREPARED = "quantattn/prepared"
 
 

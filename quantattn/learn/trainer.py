@@ -1,21 +1,16 @@
-"""How a run is trained: settings that are checked before anything is read, and Lightning's trainer made of them."""
+"""How a run is trained: settings that are checked before anything is read, and before Lightning is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.io import CheckpointIO
 
 from quantattn.learn.optimisers import SHAPES
-from quantattn.learn.parallel import SHARING, STRATEGIES, SameSteps, World
-from quantattn.learn.strategies import strategy_of
 
+SHARING = ("ddp", "fsdp")
+"""Strategies whose ranks share the batches of a step."""
+STRATEGIES = ("single", *SHARING, "context")
 PRECISIONS = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """Precision, as Lightning spells it → dtype in which attention is computed; parameters are float32 in all of them."""
 MOST_THREADS = 1024
@@ -134,40 +129,3 @@ class TrainerSettings:
     def attention_dtype(self) -> torch.dtype:
         """The dtype in which attention is computed in training."""
         return PRECISIONS[self.precision]
-
-
-def trainer_of(
-    settings: TrainerSettings,
-    world: World,
-    folder: Path,
-    total_steps: int,
-    *,
-    callbacks: Sequence[Callback],
-    loggers: Sequence[Logger],
-    checkpoints: CheckpointIO,
-) -> Trainer:
-    """Lightning's trainer for one process of a run."""
-    each = settings.batches_a_step // settings.sharing
-    return Trainer(
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        num_nodes=settings.nodes,
-        strategy=strategy_of(settings.strategy, world),
-        use_distributed_sampler=False,
-        precision=settings.precision,  # type: ignore[arg-type]
-        deterministic=settings.deterministic,
-        max_steps=total_steps,
-        max_epochs=-1,
-        val_check_interval=settings.validate_every * each,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        accumulate_grad_batches=each,
-        gradient_clip_val=settings.gradient_clip or None,
-        log_every_n_steps=settings.log_every,
-        logger=list(loggers),
-        callbacks=[SameSteps(settings.batches_a_step, settings.sharing), *callbacks],
-        plugins=[checkpoints, *([] if world.size == 1 else [TorchElasticEnvironment()])],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 import yaml
 
 from quantattn.cli.config import compose, conf_folder, explain, flags_first, plain
-from quantattn.cli.dispatch import COMMANDS, usage
 from quantattn.cli.errors import UsageError
 from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.settings import TrainSettings
@@ -316,22 +313,3 @@ def test_output_dir_is_exactly_the_run_folder(tmp_path: Path) -> None:
     assert plain(given)["paths"]["output_dir"] == str(tmp_path / "here")
     default = plain(compose("train", []))["paths"]["output_dir"]
     assert default.startswith("runs/synthetic/2")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_root_scripts_and_commands_answer_without_a_traceback(command: str) -> None:
-    script = (
-        [str(ROOT / f"{command}.py")]
-        if command in ("train", "score", "sweep", "bench")
-        else ["-m", "quantattn", command]
-    )
-    done = subprocess.run([sys.executable, *script, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=600)
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 0
-
-
-def test_help_lists_what_there_is_and_nothing_else() -> None:
-    listed = [line.split()[0] for line in usage().split("\n") if line.startswith("  ")]
-    known = ["train", "sweep", "score", "export", "ensemble", "evaluate", "report", "bench"]
-    known += ["validate", "prepare", "changes", "doctor"]
-    assert listed == list(COMMANDS) == known

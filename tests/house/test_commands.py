@@ -1,0 +1,59 @@
+"""Every command by its name, as a script and as a process: what `--help` says, and that it says it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quantattn.cli.dispatch import COMMANDS, main, usage
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_it_takes(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["quantattn", command, "--help"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert not left.value.code
+    assert ("key=value" if (CONF / f"{command}.yaml").is_file() else f"usage: quantattn {command}") in said(capsys)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed, all of it on stdout."""
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out
+
+
+SCRIPT = '''"""The same as `quantattn {0}`."""
+
+from quantattn.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main("{0}"))
+'''
+
+
+def test_root_scripts_are_commands() -> None:
+    for command in ("train", "score", "sweep", "bench"):
+        assert (ROOT / f"{command}.py").read_text("utf-8") == SCRIPT.format(command)
+
+
+@pytest.mark.parametrize("start", [["train.py"], ["-m", "quantattn", "doctor"]])
+def test_processes_answer_without_a_traceback(start: list[str]) -> None:
+    done = subprocess.run([sys.executable, *start, "--help"], capture_output=True, text=True, cwd=ROOT, timeout=600)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_lists_what_there_is_and_nothing_else() -> None:
+    listed = [line.split()[0] for line in usage().split("\n") if line.startswith("  ")]
+    known = ["train", "sweep", "score", "export", "ensemble", "evaluate", "report", "bench"]
+    known += ["validate", "prepare", "changes", "doctor"]
+    assert listed == list(COMMANDS) == known
