@@ -197,7 +197,7 @@ def compared(bench: Bench, name: str, seconds: float, tell: Callable[[dict[str, 
     shards = bench.enough(seconds)
     events, tokens = bench.of(shards)
     rows = sum(shard.decisions for shard in shards)
-    first: Path | None = None
+    first, times = None, dict[str, float]()
     ways: dict[str, Callable[[], tuple[Any, ...]]] = {
         "ours, on": lambda: bench.ours(True, shards),
         "predict": lambda: bench.predict(shards, False),
@@ -205,6 +205,8 @@ def compared(bench: Bench, name: str, seconds: float, tell: Callable[[dict[str, 
         "predict, sorted": lambda: bench.predict(shards, True, ordered=True),
         "ours, batch": lambda: bench.ours("batch", shards),
     }
+    if name == "even":
+        del ways["predict, sorted"]
     for what, run in ways.items():
         if bench.mixed:
             torch.cuda.reset_peak_memory_stats()
@@ -219,6 +221,10 @@ def compared(bench: Bench, name: str, seconds: float, tell: Callable[[dict[str, 
         if bench.mixed:
             told["torch_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
         tell(told | {"difference": largest_difference(first, out, rows)})
+        times[what] = taken
+    for what in ("ours, on", "ours, batch"):
+        than = {each: round(times[each] / times[what], 2) for each in times if each.startswith("predict")}
+        tell({"data": name, "way": f"{what}: times as fast", **than})
     if bench.mixed:
         few = shards[: max(2, round(len(shards) * 3 / max(seconds, 3)))]
         for mode in (True, "batch"):
@@ -277,8 +283,8 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--size", default="base")
     parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument("--quick", action="store_true", help="8 seconds, and less of everything")
-    parser.add_argument("--events", type=int, default=20_000_000, help="that are made, at most")
+    parser.add_argument("--quick", action="store_true", help="5 seconds")
+    parser.add_argument("--events", type=int, help="that are made; as many as a fast GPU may need, if not given")
     parser.add_argument("--data", nargs="+", default=["uneven", "even"], choices=("uneven", "even"))
     parser.add_argument("--tokens", type=int, default=65_536)
     parser.add_argument("--out", type=Path, help="a file for a line of JSON a result")
@@ -303,8 +309,8 @@ def main() -> int:
             return 0
         steps: list[Callable[[], None]] = [] if asked.no_command else [lambda: command(asked, folder / "command", tell)]
         for which in asked.data:
-            seconds = 8.0 if asked.quick else asked.seconds
-            make = partial(bench_of, asked, asked.events, which == "uneven", folder / which)
+            seconds = 5.0 if asked.quick else asked.seconds
+            make = partial(bench_of, asked, asked.events or int(seconds * 800_000), which == "uneven", folder / which)
             steps.append(lambda m=make, w=which, s=seconds: compared(m(), w, s, tell))  # type: ignore[misc]
         for each in ("command", *asked.data):
             (folder / each).mkdir()

@@ -37,7 +37,7 @@ class Watch:
         self._ended = threading.Event()
         self._smi: Any = None
         if torch.cuda.is_available() and shutil.which("nvidia-smi"):
-            self._smi = subprocess.Popen([*QUERY, f"-lms={MILLISECONDS}"], stdout=subprocess.PIPE, text=True)
+            self._smi = subprocess.Popen([*QUERY, f"--loop-ms={MILLISECONDS}"], stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
         return self
@@ -51,13 +51,13 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ended.is_set():
-            busy = used = float("nan")
-            if self._smi is None:
+            line = "" if self._smi is None else self._smi.stdout.readline()
+            if not line:
                 self._ended.wait(MILLISECONDS / 1000)
-            elif numbers := re.findall(r"\d+", self._smi.stdout.readline()):
-                busy, used = float(numbers[0]) / 100, float(numbers[-1])
+            found = [float(each) if each.strip().isdigit() else float("nan") for each in line.split(",")]
+            busy, used = found if len(found) == 2 else (float("nan"), float("nan"))
             try:
-                self.samples.append((time.monotonic(), busy, used, own_memory(self.pid)))
+                self.samples.append((time.monotonic(), busy / 100, used, own_memory(self.pid)))
             except (FileNotFoundError, ProcessLookupError, KeyError):
                 return  # the process has just ended
 
