@@ -63,14 +63,20 @@ class Watch:
 
     def said(self, begin: float, end: float) -> dict[str, float]:
         """Of the time from `begin` to `end`: `busy`, `gpu_mib`, own MiB by a quarter of it, and at most."""
-        here = np.array([each for each in self.samples if begin <= each[0] <= end] or [(begin, *[np.nan] * 3)])
+        here = np.array([each for each in self.samples if begin <= each[0] <= end] or [[begin, *[np.nan] * 3]])
         early = here[here[:, 0] <= begin + (end - begin) / 4]
         return {
-            "smi_busy": round(float(np.nanmean(here[:, 1])) if np.isfinite(here[:, 1]).any() else float("nan"), 3),
-            "gpu_mib": float(np.nanmax(here[:, 2])) if np.isfinite(here[:, 2]).any() else float("nan"),
-            "host_mib_quarter": round(float(early[:, 3].max()) if len(early) else float("nan")),
-            "host_mib": round(float(np.nanmax(here[:, 3])) if np.isfinite(here[:, 3]).any() else float("nan")),
+            "smi_busy": round(of(np.mean, here[:, 1]), 3),
+            "gpu_mib": of(np.max, here[:, 2]),
+            "host_mib_quarter": round(of(np.max, early[:, 3]), 0),
+            "host_mib": round(of(np.max, here[:, 3]), 0),
         }
+
+
+def of(what: Callable[[Any], Any], values: Any) -> float:
+    """What is asked of those of the values that are numbers; NaN if none is."""
+    known = values[np.isfinite(values)]
+    return float(what(known)) if known.size else float("nan")
 
 
 def profiled(function: Callable[[], Any]) -> dict[str, float]:
