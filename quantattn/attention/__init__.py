@@ -7,6 +7,7 @@ from quantattn.attention.context import ring_attention, unshard
 from quantattn.attention.float8 import float8_attention
 from quantattn.attention.linear import batch_invariant_linear
 from quantattn.attention.mask import Mask
+from quantattn.attention.norm import add_norm, add_norm_linear, by_kernel
 from quantattn.attention.placement import Placement
 from quantattn.attention.rotation import rotate, rotate_heads
 from quantattn.attention.rules import MaskRule, register_mask_rule
@@ -19,6 +20,7 @@ from quantattn.attention.summaries import (
     attention_summary,
     top_keys,
 )
+from quantattn.attention.swiglu import swiglu_linear
 
 __all__ = [
     "BACKENDS",
@@ -32,10 +34,13 @@ __all__ = [
     "MaskRule",
     "Placement",
     "TopKeys",
+    "add_norm",
+    "add_norm_linear",
     "attention",
     "attention_map",
     "attention_summary",
     "batch_invariant_linear",
+    "by_kernel",
     "choose_backend",
     "float8_attention",
     "merge_attention",
@@ -43,6 +48,7 @@ __all__ = [
     "ring_attention",
     "rotate",
     "rotate_heads",
+    "swiglu_linear",
     "top_keys",
     "unshard",
 ]
