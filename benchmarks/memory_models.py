@@ -143,7 +143,7 @@ class StateSpace(nn.Module):
             decay = self.decay()
         state: Tensor = Recurrence.apply(decay, self.drive(x), place)  # type: ignore[no-untyped-call]
         y = x + self.project_out(torch.view_as_real(state).flatten(1))
-        return y + self.feed_forward(self.norm(y))  # type: ignore[no-any-return]
+        return y + self.feed_forward(self.feed_forward.project_in(self.norm(y)))  # type: ignore[no-any-return]
 
 
 class Recurrence(torch.autograd.Function):

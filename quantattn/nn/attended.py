@@ -65,10 +65,10 @@ def attended(
     check_place(encoder, layer, head, top)
     with batch_invariant(encoder, by_batch):
         wide, local = encoder.rotations(batch.time, batch.cu_seqlens)
-        x = encoder.embedding(batch.fields, batch.vectors)
+        x, branch = encoder.embedding(batch.fields, batch.vectors), None
         looking = _Looking(batch.cu_seqlens, by_batch)
         for block in list(encoder.blocks)[: layer % config.n_layers + 1]:
-            x = block(x, batch.cu_seqlens, local if block.local else wide, None, looking)
+            x, branch = block(x, batch.cu_seqlens, local if block.local else wide, None, looking, branch=branch)
     assert looking.seen is not None
     q, k, lse, mask = looking.seen
     weights = torch.zeros(len(batch.positions), top, dtype=torch.float32, device=q.device)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from quantattn.attention import Mask, attention, rotate, rotate_heads
+from quantattn.attention import Mask, attention, by_kernel, rotate, rotate_heads, swiglu_linear
 from quantattn.batch import PackedBatch
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.context import Attending, Ranks, Share
 from quantattn.nn.embed import Embedding
-from quantattn.nn.invariant import Linear, elementwise, linear
+from quantattn.nn.invariant import Linear, as_product, elementwise, linear
 from quantattn.nn.norm import RMSNorm
 from quantattn.nn.rotary import rotary_table
 from quantattn.nn.rows import offsets_of_decisions
@@ -31,11 +31,12 @@ class Rotation(NamedTuple):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of a packed batch over itself, with rotary positions; (T, C) → (T, C).
+    """Multi-head attention of a packed batch over itself, with rotary positions, behind `project_in`.
 
-    Given `rows` (Q,), ascending, it answers for those alone, (Q, C). Under a bidirectional encoder each of them must be
-    the last row of its sequence. Given a `share`, x and the result are this rank's rows of a pack that several hold,
-    or whatever else has attention of its own.
+    Its input is what `project_in` makes of the rows, since the norm before it multiplies them itself (`Block`). `at`
+    answers for some rows alone, ascending; under a bidirectional encoder each of them must be the last row of its
+    sequence. Given a `share`, input and result are this rank's rows of a pack that several hold, or whatever else has
+    attention of its own.
     """
 
     batch_invariant = False
@@ -51,25 +52,21 @@ class SelfAttention(nn.Module):
         self.norm_q = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
         self.norm_k = RMSNorm(self.size, config.norm_eps) if config.qk_norm else nn.Identity()
 
-    def forward(
-        self,
-        x: Tensor,
-        cu_seqlens: Tensor,
-        rotation: Rotation,
-        rows: Tensor | None = None,
-        share: Attending | None = None,
-    ) -> Tensor:
-        """The dtype of attention is that of the projections, so it follows autocast."""
-        if rows is not None and self.mask == Mask():
-            out = self._last_rows(x, cu_seqlens, rotation, rows)
-        else:
-            out = self._all_rows(x, cu_seqlens, rotation, share)
-            out = out if rows is None else out[rows]
+    def forward(self, qkv: Tensor, cu_seqlens: Tensor, rotation: Rotation, share: Attending | None = None) -> Tensor:
+        """(T, (H + 2 Hkv) D) → (T, C); the dtype of attention is that of the projection, so it follows autocast."""
+        out = self._all_rows(self._by_head(qkv), cu_seqlens, rotation, share)
         return self.project_out(out.flatten(1))  # type: ignore[no-any-return]
 
-    def _all_rows(self, x: Tensor, cu_seqlens: Tensor, rotation: Rotation, share: Attending | None) -> Tensor:
-        """(T, H, D), with q, k and v of every head from one product."""
-        qkv = self._by_head(self.project_in(x))  # (T, H + 2 Hkv, D)
+    def at(self, rows: Tensor, x: Tensor, cu_seqlens: Tensor, rotation: Rotation) -> Tensor:
+        """(Q, C) for the given rows alone, from normalised x (T, C)."""
+        if self.mask == Mask():
+            out = self._last_rows(x, cu_seqlens, rotation, rows)
+        else:
+            out = self._all_rows(self._by_head(self.project_in(x)), cu_seqlens, rotation, None)[rows]
+        return self.project_out(out.flatten(1))  # type: ignore[no-any-return]
+
+    def _all_rows(self, qkv: Tensor, cu_seqlens: Tensor, rotation: Rotation, share: Attending | None) -> Tensor:
+        """(T, H, D) from (T, H + 2 Hkv, D)."""
         if self.normalised:
             q, k, v = torch.split(qkv, [self.heads, self.kv_heads, self.kv_heads], dim=1)
             q, k = rotate(self.norm_q(q), *rotation), rotate(self.norm_k(k), *rotation)
@@ -96,7 +93,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: W₂ (silu(a) · b) with (a, b) = W₁ x (Shazeer 2020, arXiv 2002.05202); (T, C) → (T, C)."""
+    """SwiGLU: W₂ (silu(a) · b) with (a, b) = W₁ x (Shazeer 2020, arXiv 2002.05202), behind W₁, its `project_in`."""
 
     batch_invariant = False
 
@@ -106,13 +103,19 @@ class FeedForward(nn.Module):
         self.project_out = Linear(config.hidden, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gate and value come from one product."""
-        gate, value = self.project_in(x).chunk(2, dim=-1)
+        """(T, 2 F), gates and values as one product gives them, → (T, C)."""
+        if by_kernel(x):
+            return swiglu_linear(x, as_product(self.project_out.weight), batch_invariant=self.batch_invariant)
+        gate, value = x.chunk(2, dim=-1)
         return self.project_out(elementwise(functional.silu, gate, self.batch_invariant) * value)  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
-    """Pre-norm residual block: x + attention(norm(x)), then x + feed_forward(norm(x))."""
+    """Pre-norm residual block: x + attention(norm(x)), then x + feed_forward(norm(x)).
+
+    It takes and gives the stream as a sum that is yet to be made, of x and of the branch that was computed last: the
+    norm that comes next adds them, in the same pass over memory.
+    """
 
     def __init__(self, config: EncoderConfig, local: bool) -> None:
         super().__init__()
@@ -131,21 +134,31 @@ class Block(nn.Module):
         rows: Tensor | None = None,
         share: Attending | None = None,
         lean: bool = False,
-    ) -> Tensor:
+        branch: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """(T, C) → (T, C), or (Q, C) for the given rows; `lean` computes in backward again what is cheap to compute."""
-        arguments = (x, cu_seqlens, rotation, rows, share)
-        branch = _keeping_products(self._attend, *arguments) if lean else self._attend(*arguments)
-        x = x if rows is None else x[rows]
+        if rows is None and by_kernel(x) and not (lean and self.attention.normalised):
+            x, qkv = self.norm_attention.project(x, branch, self.attention.project_in)
+            branch = self._drop(self.attention(qkv, cu_seqlens, rotation, share))
+        else:
+            x = x if branch is None else x + branch
+            arguments = (x, cu_seqlens, rotation, rows, share)
+            branch = _keeping_products(self._attend, *arguments) if lean else self._attend(*arguments)
+            x = x if rows is None else x[rows]
         return checkpoint(self._feed, x, branch, use_reentrant=False) if lean else self._feed(x, branch)
 
     def _attend(
         self, x: Tensor, cu_seqlens: Tensor, rotation: Rotation, rows: Tensor | None, share: Attending | None
     ) -> Tensor:
-        return self._drop(self.attention(self.norm_attention(x), cu_seqlens, rotation, rows, share))
+        if rows is not None:
+            _, normed = self.norm_attention.added(x, None, self.attention.project_in)
+            return self._drop(self.attention.at(rows, normed, cu_seqlens, rotation))
+        _, qkv = self.norm_attention.project(x, None, self.attention.project_in)
+        return self._drop(self.attention(qkv, cu_seqlens, rotation, share))
 
-    def _feed(self, x: Tensor, branch: Tensor) -> Tensor:
-        x = branch + x
-        return x + self._drop(self.feed_forward(self.norm_feed_forward(x)))
+    def _feed(self, x: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
+        x, inner = self.norm_feed_forward.project(x, branch, self.feed_forward.project_in, keep_parts=True)
+        return x, self._drop(self.feed_forward(inner))
 
     def _drop(self, branch: Tensor) -> Tensor:
         return functional.dropout(branch, self.dropout, self.training) if self.dropout else branch
@@ -232,14 +245,15 @@ class Encoder(nn.Module):
         held = None if share is None else share.rows
         wide, local = self.rotations(batch.time, cu_seqlens, held)
         again = config.gradient_checkpointing if self.training and torch.is_grad_enabled() else False
+        branch: Tensor | None = None
         for i, block in enumerate(self.blocks):
             last = at_decisions and share is None and i == len(self.blocks) - 1
-            arguments = (x, cu_seqlens, local if block.local else wide, batch.positions if last else None, share)
-            if again is True:
-                x = checkpoint(block, *arguments, use_reentrant=False)
+            arguments = (cu_seqlens, local if block.local else wide, batch.positions if last else None, share)
+            if again is True:  # what is kept is then one tensor a block
+                x, branch = checkpoint(block, x if branch is None else x + branch, *arguments, use_reentrant=False)
             else:
-                x = block(*arguments, lean=again == "feed_forward")
-        x = self.norm(x)
+                x, branch = block(x, *arguments, lean=again == "feed_forward", branch=branch)
+        x = self.norm(x + branch)
         if share is not None:
             return share.at(x, batch.positions) if at_decisions else share.whole(x)
         return x  # type: ignore[no-any-return]

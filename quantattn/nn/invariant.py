@@ -65,6 +65,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, batch_invariant: bool
     return batch_invariant_linear(x, weight, bias) if batch_invariant else functional.linear(x, weight, bias)
 
 
+def as_product(weight: Tensor) -> Tensor:
+    """The weight in the dtype in which `torch.autocast` would multiply it."""
+    kind = weight.device.type
+    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
+
+
 def elementwise(function: Callable[[Tensor], Tensor], x: Tensor, batch_invariant: bool) -> Tensor:
     """`function` of each entry of x, any shape; in the mode an entry's bits do not depend on its place."""
     if not batch_invariant or x.device.type != "cpu":  # a GPU runs the same instructions for every entry

@@ -120,14 +120,14 @@ def go_on(encoder: Encoder, new: PackedBatch, past: Past) -> tuple[Tensor, Past]
         had = past.lengths > 0
         time[going.cu_whole[:-1].long()[had]] = past.began[had]
         wide, local = encoder.rotations(time, going.cu_whole, going.rows)
-        x = encoder.embedding(new.fields, new.vectors)
+        x, branch = encoder.embedding(new.fields, new.vectors), None
         for block in encoder.blocks:
-            x = block(x, new.cu_seqlens, local if block.local else wide, None, going)
+            x, branch = block(x, new.cu_seqlens, local if block.local else wide, None, going, branch=branch)
         began = past.began.clone()
         fresh = ~had & (new.cu_seqlens.diff() > 0)
         began[fresh] = new.time[new.cu_seqlens[:-1].long()[fresh]]
         kept = Past(past.lengths + new.cu_seqlens.diff().long(), began, tuple(going.kept))
-        return encoder.norm(x), kept
+        return encoder.norm(x + branch), kept
 
 
 def rest(batch: PackedBatch, skipped: Tensor) -> PackedBatch:
