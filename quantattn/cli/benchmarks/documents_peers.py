@@ -163,10 +163,13 @@ def ours(size: str | None, config: EncoderConfig, longest: int, compiled: Compil
 
 
 def patterned(size: str | None, config: EncoderConfig) -> EncoderConfig:
-    """The shape with what the layers of a named size see; with what ModernBERT's see, 64 tokens each side, for None."""
+    """The shape with what the layers of a named size see, and its heads where it is as wide; with what ModernBERT's see,
+    64 tokens each side, for None.
+    """
     modernbert = {"local_window": 64, "rotary_base": GLOBAL_BASE, "local_rotary_base": LOCAL_BASE}
     named = modernbert if size is None else SIZES[size]
-    names = ("local_window", "global_every", "rotary_base", "local_rotary_base")
+    names = ["local_window", "global_every", "rotary_base", "local_rotary_base"]
+    names += ["n_heads"] if named.get("width") == config.width else []
     return config.with_changes(**{name: named[name] for name in names if name in named})
 
 
@@ -181,7 +184,7 @@ def longformer(config: EncoderConfig, longest: int, compiled: Compiled) -> nn.Mo
 
 
 _THIRD = "every third layer everything, the others 64 tokens each side"
-_EIGHTH = "every eighth layer everything, the others 512 tokens each side"
+_EIGHTH = "every eighth layer everything, the others 256 tokens each side; 6 heads of 128"
 _LONGFORMER = "256 tokens each side, and the first token"
 
 PEERS: dict[str, Peer] = {

@@ -60,7 +60,8 @@ def test_a_pack_whose_sequences_have_less_than_a_key_on_average_has_a_configurat
         assert forward_config(columns, 0, 0, None, 0) in (table, SHORT.get(columns))
 
 
-def test_wider_heads_take_it_for_fewer_keys_and_only_under_a_bound() -> None:
-    assert forward_config(128, 64, 64, None, None) is FORWARD[128]
+def test_wider_heads_take_it_for_fewer_keys() -> None:
+    assert forward_config(128, 256, 256, None, None) is SHORT[128]
+    assert forward_config(128, 257, 257, None, None) is FORWARD[128]
     assert forward_config(128, 1024, 1024, None, 0) is SHORT[128]
     assert forward_config(128, 1025, 1025, None, 0) is FORWARD[128]

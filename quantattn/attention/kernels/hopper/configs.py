@@ -62,7 +62,7 @@ FORWARD = {
 """Columns of a buffer → configuration."""
 SHORT = {
     64: ForwardConfig(1, 64, stages=2, registers=104, spare=24, overlap=True, turns=False, programs=3),
-    128: ForwardConfig(1, 64, stages=2, registers=168, spare=32, overlap=True, turns=False, programs=2),
+    128: ForwardConfig(1, 64, stages=2, registers=168, spare=32, overlap=False, turns=False, programs=2),
 }
 """The same where a query sees few keys: a tile is over soon, and what its program waits for others do beside it."""
 FLOAT8 = (
@@ -74,7 +74,7 @@ FLOAT8 = (
     else dict.fromkeys((64, 128), ForwardConfig(2, 128, stages=4, registers=240, spare=24, overlap=False, turns=False))
 )
 """The same in eight bits."""
-_FEW = {64: (512, 2048), 128: (0, 1024)}
+_FEW = {64: (512, 2048), 128: (256, 1024)}
 """How many keys are few, by columns: without a bound and with one."""
 
 
