@@ -30,9 +30,9 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """Named sizes. `base` has the shape of ModernBERT-base (Warner et al. 2024, arXiv 2412.13663, table 4);
-`long` is the same with seven local layers after each global one, which leaves three of those (Gemma 3 has five local ones
-to a global one: arXiv 2503.19786, section 2), windows as wide as Longformer's, heads of 128, whose products are faster on
-a GPU than those of 64, and a rotary base for a million positions."""
+`long` is the same with seven local layers after each global one, which leaves three of those (Gemma 3 has five local
+ones to a global one: arXiv 2503.19786, section 2), windows as wide as Longformer's, heads of 128, whose products are
+faster on a GPU than those of 64, and a rotary base for a million positions."""
 
 MISSING = 0
 """Code of a value that is missing or unknown, in every field."""
