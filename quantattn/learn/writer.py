@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,9 @@ class Writer:
     Args:
         write: what brings a state to the disk.
         before: called before each, in the same thread: what must be on the disk no later than the state.
+
+    Attributes:
+        seconds: in which callers have been held up, by copies and by waiting for the disk.
     """
 
     def __init__(
@@ -29,6 +33,7 @@ class Writer:
         self._write, self._before = write, before
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._waiting: deque[Future[None]] = deque()
+        self.seconds = 0.0
 
     def save(self, state: Mapping[str, Any], path: Path) -> None:
         """Take a copy of `state` and return; waits only while `MOST_WAITING` others are not yet written.
@@ -36,6 +41,7 @@ class Writer:
         Raises:
             OSError: an earlier state could not be written.
         """
+        began = time.perf_counter()
         while len(self._waiting) >= MOST_WAITING:
             self._waiting.popleft().result()
         copy, copied = _copy(state), None
@@ -43,6 +49,7 @@ class Writer:
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record()
         self._waiting.append(self._thread.submit(self._bring, copy, copied, path))
+        self.seconds += time.perf_counter() - began
 
     def check(self) -> None:
         """Raise what a state that is done with could not be written for; waits for none."""
@@ -55,8 +62,10 @@ class Writer:
         Raises:
             OSError: it could not be written.
         """
+        began = time.perf_counter()
         while self._waiting:
             self._waiting.popleft().result()
+        self.seconds += time.perf_counter() - began
 
     def close(self) -> None:
         """Wait for what is being written and end the thread; `wait` tells whether it went well."""
