@@ -35,6 +35,7 @@ def threads(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(pl, "thread_pool_size", lambda: number)
     for module in (encode, feature_blocks, stretch, threshold):
         monkeypatch.setattr(module, "LEAST_ROWS", 1)
+    monkeypatch.setattr(stretch, "_BLOCK", TABLE // number)
 
 
 @pytest.fixture(scope="module", params=["whole", "holes"])
@@ -185,6 +186,7 @@ from quantattn.data.protocol.labels import stretch
 from quantattn.data.sources import scan_lobster
 for module in (encode, feature_blocks, stretch):
     module.LEAST_ROWS = 100
+stretch._BLOCK = 700
 made = prepare_market(scan_lobster(sys.argv[1]))
 columns = [made.baselines[part][name] for part in made.baselines for name in sorted(made.baselines[part])]
 print(pl.thread_pool_size(), sorted(made.hashes.items()), [hash(column.tobytes()) for column in columns])

@@ -11,6 +11,7 @@ from quantattn.data.market.arrays import UNKNOWN
 
 _DAY = 86_400 * 10**9
 _EXACT = 2**52
+_FEW = 64
 _MISSING, _FIRST_CODE, _CLIP = 0, 2, 8.0
 
 
@@ -23,10 +24,20 @@ def _quotient(x, by):
 
 
 @kernel
+def _place(edges, x):
+    """How many edges are not above x; to compare all takes less than to search, as long as they are few."""
+    if len(edges) > _FEW:
+        return np.searchsorted(edges, x, side="right")
+    place = np.int64(0)
+    for e in range(len(edges)):
+        place += np.int64(edges[e] <= x)
+    return place
+
+
+@kernel
 def raw_values(
-    time,  # (n,) this and the next six: columns of `book_arrays`
+    time,  # (n,) this and the next five: columns of `book_arrays`
     price,
-    size,
     ask,
     ask_size,
     bid,
@@ -35,9 +46,9 @@ def raw_values(
     last,
     run_first,  # (R,) of every entity: first row and tick
     run_tick,
-    out,  # (9, last − first) out: the fields of `raw_fields` in their order, UNKNOWN for null
+    out,  # (6, last − first or more) out: price, mid_move, spread, imbalance, gap and clock, UNKNOWN for null
 ):
-    """Fill the raw values of rows."""
+    """Fill the raw values of rows that are no columns themselves."""
     run = np.searchsorted(run_first, first, side="left") - 1
     mid_0 = UNKNOWN
     if run >= 0 and ask[first - 1] > bid[first - 1]:
@@ -49,16 +60,15 @@ def raw_values(
             run, mid_0 = run + 1, UNKNOWN
         tick, a, b, q_a, q_b = run_tick[run], ask[row], bid[row], ask_size[row], bid_size[row]
         mid = a + b if a > b else UNKNOWN
-        out[0, at], out[4, at], out[5, at] = size[row], q_a, q_b
         known = mid_0 != UNKNOWN and price[row] != UNKNOWN
-        out[1, at] = _quotient(2 * price[row] - mid_0, tick) if known else UNKNOWN
+        out[0, at] = _quotient(2 * price[row] - mid_0, tick) if known else UNKNOWN
         known = mid_0 != UNKNOWN and mid != UNKNOWN
-        out[2, at] = (_quotient(mid - mid_0, tick) if mid != mid_0 else 0) if known else UNKNOWN
-        out[3, at] = _quotient(a - b, tick) if a > b else UNKNOWN
+        out[1, at] = (_quotient(mid - mid_0, tick) if mid != mid_0 else 0) if known else UNKNOWN
+        out[2, at] = _quotient(a - b, tick) if a > b else UNKNOWN
         known = a > b and q_a != UNKNOWN and q_b != UNKNOWN and q_a + q_b > 0
-        out[6, at] = _quotient((q_b - q_a) * 1000, q_a + q_b) if known else UNKNOWN
-        out[7, at] = UNKNOWN if begins else time[row] - time[row - 1]
-        out[8, at] = time[row] % _DAY
+        out[3, at] = _quotient((q_b - q_a) * 1000, q_a + q_b) if known else UNKNOWN
+        out[4, at] = UNKNOWN if begins else time[row] - time[row - 1]
+        out[5, at] = time[row] % _DAY
         mid_0 = mid
 
 
@@ -84,9 +94,6 @@ def tokens(
         elif x == UNKNOWN:
             out_codes[i], out_values[i] = _MISSING, 0.0
         else:
-            place = np.int64(0)
-            for edge in edges:  # compared with all of them, eight at a time, sooner than searched for
-                place += edge <= x
-            out_codes[i] = _FIRST_CODE + place
+            out_codes[i] = _FIRST_CODE + _place(edges, x)
             bent = float(x) if linear else math.copysign(math.log1p(abs(float(x))), x)
             out_values[i] = min(max((bent - center) * inverse, -_CLIP), _CLIP)

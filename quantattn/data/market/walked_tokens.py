@@ -22,6 +22,10 @@ from quantattn.data.threads import LEAST_ROWS, each, spans
 Ints = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[Any]]
 
+_COLUMNS = {"size": "size", "ask_size": "ask_size_1", "bid_size": "bid_size_1"}
+"""Fields that are columns of the table."""
+_MADE = ("price", "mid_move", "spread", "imbalance", "gap", "clock")
+"""The other fields, in the order of `raw_walk.raw_values`."""
 FIELDS: tuple[str, ...] = tuple(raw_fields(pl.lit(1)))
 _BLOCK = 2**15  # rows whose raw values stay in the caches
 _AROUND = 2**10  # values below the first edge and above the last that have an entry in a table
@@ -56,25 +60,25 @@ class WalkedBook:
     def values(self, every: int) -> Columns:
         """What is not null of every field in every `every`-th row."""
         size = self.events.height
-        raw = np.empty((len(FIELDS), size if every == 1 else min(_BLOCK, size)), np.int64)
-        kept = raw if every == 1 else np.empty((len(FIELDS), -(-size // every)), np.int64)
+        raw = np.empty((len(_MADE), size if every == 1 else min(_BLOCK, size)), np.int64)
+        kept = raw if every == 1 else np.empty((len(_MADE), -(-size // every)), np.int64)
         for begin in range(0, size, raw.shape[1]):
             end = min(begin + raw.shape[1], size)
-            self.raw(begin, end, raw)
+            self._make(begin, end, raw)
             if every > 1:
                 kept[:, -(-begin // every) : -(-end // every)] = raw[:, -begin % every : end - begin : every]
-        return {
-            name: own[own != UNKNOWN] if (own == UNKNOWN).any() else own for name, own in zip(FIELDS, kept, strict=True)
-        }
+        found = {name: self.arrays[column][::every] for name, column in _COLUMNS.items()}
+        found |= dict(zip(_MADE, kept, strict=True))
+        return {name: own[own != UNKNOWN] if (own := found[name]).min() == UNKNOWN else own for name in FIELDS}
 
-    def raw(self, first: int, last: int, out: Ints) -> None:
-        """Fill the first columns of `out`, (9, last − first or more): the values of `FIELDS`, `UNKNOWN` for null."""
+    def _make(self, first: int, last: int, out: Ints) -> None:
+        """Fill the first columns of `out`, (6, last − first or more)."""
         walk = import_module("quantattn.data.market.raw_walk").raw_values
-        names = ("available_time", "price", "size", *level_columns(1))
+        names = ("available_time", "price", *level_columns(1))
         walk(*(self.arrays[name] for name in names), first, last, self.first, self.tick, out)
         if self.zone != "UTC":
             clock = wall_clock(pl.col("available_time"), self.zone)
-            out[FIELDS.index("clock"), : last - first] = self.events[first:last].select(clock).to_series().to_numpy()
+            out[_MADE.index("clock"), : last - first] = self.events[first:last].select(clock).to_series().to_numpy()
 
     def tokens(
         self, categories: Mapping[str, Sequence[int]], numeric: Mapping[str, NumericField], first: int
@@ -87,17 +91,19 @@ class WalkedBook:
         values = dict(zip(numeric, np.empty((len(numeric), size), np.float32), strict=True))
 
         def fill(rows: tuple[int, int]) -> None:
-            raw = np.empty((len(FIELDS), min(_BLOCK, rows[1] - rows[0])), np.int64)
+            raw = np.empty((len(_MADE), min(_BLOCK, rows[1] - rows[0])), np.int64)
+            made = {name: raw[row] for row, name in enumerate(_MADE)}
             for begin in range(*rows, _BLOCK):
                 end = min(begin + _BLOCK, rows[1])
+                here = slice(first + begin, first + end)
                 for name, known in categories.items():
-                    byte = self.arrays[name][first + begin : first + end].view(np.uint8)
-                    table = _codes(self.arrays[name].dtype, tuple(known))
+                    table, byte = _codes(self.arrays[name].dtype, tuple(known)), self.arrays[name][here].view(np.uint8)
                     np.take(table, byte, out=codes[name][begin:end], mode="clip")
-                if numeric:
-                    self.raw(first + begin, first + end, raw)
+                if not made.keys().isdisjoint(numeric):
+                    self._make(here.start, here.stop, raw)
                 for name, field in numeric.items():
-                    own = raw[FIELDS.index(name), : end - begin]
+                    own = made[name][: end - begin] if name in made else self.arrays[_COLUMNS[name]][here]
+                    own.flags.writeable = False  # one type of array, so that the loop is compiled once
                     walk(own, *_table(name, field), codes[name][begin:end], values[name][begin:end])
 
         each(fill, spans(size, LEAST_ROWS))

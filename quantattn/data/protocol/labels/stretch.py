@@ -14,13 +14,14 @@ import polars as pl
 from quantattn.data.market.sessions import SECOND, Sessions
 from quantattn.data.protocol.labels.prices import Prices
 from quantattn.data.protocol.labels.reasons import LABEL_REASON, REASONS, Int8Array
-from quantattn.data.threads import LEAST_ROWS, each, spans
+from quantattn.data.threads import LEAST_ROWS, each
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Unit = Literal["events", "seconds"]
 Measured = tuple[Mapping[str, npt.NDArray[np.generic]], Int64Array, Int8Array]
 """Columns, ends of intervals, and numbers of reasons (−1: there is a label), each (R,)."""
+_BLOCK = 2**15  # rows of a part, at least, whose arrays stay in the caches
 
 
 @dataclass(frozen=True)
@@ -173,9 +174,10 @@ def _parts(edges: Int64Array, reach: int | None) -> Iterator[_Part]:
         if reach is None:
             yield _Part((first, last), (first, last))
             continue
-        for start, stop in spans(last - first, max(LEAST_ROWS, 4 * reach)):
-            rows = (first + start, first + stop)
-            yield _Part(rows, (max(rows[0] - reach, first), min(rows[1] + reach, last)))
+        size = max(_BLOCK, 4 * reach)
+        for start in range(first, last, size):
+            stop = min(start + size, last)
+            yield _Part((start, stop), (max(start - reach, first), min(stop + reach, last)))
 
 
 def _together(parts: Iterable[_Part]) -> list[list[_Part]]:
