@@ -38,7 +38,7 @@ def config_of(n_q: int, config: Config) -> Config:
 
 def heads_to_rows(q: Tensor, heads_k: int) -> Tensor:
     """(B, N, H, D) → (B, N · H / Hkv, Hkv, D): the queries of all heads that share keys, side by side."""
-    return q.unflatten(2, (heads_k, -1)).transpose(2, 3).flatten(1, 2)
+    return q.unflatten(2, (heads_k, -1)).transpose(2, 3).flatten(1, 2)  # type: ignore[no-any-return]
 
 
 def rows_to_heads(out: Tensor, lse: Tensor, n_q: int) -> tuple[Tensor, Tensor]:

@@ -163,8 +163,8 @@ def ours(size: str | None, config: EncoderConfig, longest: int, compiled: Compil
 
 
 def patterned(size: str | None, config: EncoderConfig) -> EncoderConfig:
-    """The shape with what the layers of a named size see, and its heads where it is as wide; for None with what those of
-    ModernBERT see, 64 tokens each side.
+    """The shape with what the layers of a named size see, and its heads where it is as wide; for None with what
+    those of ModernBERT see, 64 tokens each side.
     """
     modernbert = {"local_window": 64, "rotary_base": GLOBAL_BASE, "local_rotary_base": LOCAL_BASE}
     named = modernbert if size is None else SIZES[size]
