@@ -259,7 +259,8 @@ def command(asked: argparse.Namespace, folder: Path, tell: Callable[[dict[str, A
             raise RuntimeError((folder / "log").read_text()[-2000:])
         seconds = round(end - began, 2)
         told = {"data": f"{events:,} events", "way": f"command, run {number}", "first_s": round(first, 2)}
-        tell(told | {"seconds": seconds, **watch.said(began + (0.0 if np.isnan(first) else first), end)})
+        told |= {"seconds": seconds, "smi_busy_from_start": watch.said(began, end)["smi_busy"]}
+        tell(told | watch.said(began + (0.0 if np.isnan(first) else first), end))
 
 
 def growth(events: list[int], asked: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from quantattn.data.remote import fetch, is_remote
 from quantattn.nn import Artefact, load_model
 from quantattn.score import Work, check_place, make_plan
 from quantattn.score.crew import Recipe
+from quantattn.score.plan import shard_size
 from quantattn.score.share import scratch
 from quantattn.score.sink import place_of
 from quantattn.score.worker import repeating
@@ -38,7 +39,7 @@ class ScoreSettings(OutputSettings, EngineSettings):
         paths: not used; output goes to `out`.
         out: folder of the Delta table.
         max_tokens_per_batch: budget of tokens a batch.
-        shard_decisions: decisions written in one transaction.
+        shard_decisions: decisions written in one transaction; None: see `shard_size`.
         attention: which implementation computes attention; None is the model's own.
         items: of filings, names of the items that are read; None: those that the model was trained on, or all.
         allow_targets: more prefixes that a `_target_` may have.
@@ -48,7 +49,7 @@ class ScoreSettings(OutputSettings, EngineSettings):
     paths: PathSettings
     out: str
     max_tokens_per_batch: int
-    shard_decisions: int
+    shard_decisions: int | None
     attention: Mapping[str, Any]
     items: tuple[Any, ...] | None = None
     task_name: str = "score"
@@ -60,8 +61,9 @@ class ScoreSettings(OutputSettings, EngineSettings):
             if not getattr(self, name).strip():
                 raise ValueError(f"{key} must name a folder, got nothing")
         for name in ("max_tokens_per_batch", "shard_decisions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            given = getattr(self, name)
+            if given is not None and given < 1:
+                raise ValueError(f"{name} must be at least 1, got {given}")
 
 
 def score_tables(config: DictConfig) -> int:
@@ -115,7 +117,8 @@ def _score(config: DictConfig, folder: Path) -> int:
     if stream is not None and not len(work.as_of):
         return DONE
     work = _with_constants(asked, work, artefact, room)
-    plan = make_plan(work, artefact.sha, asked.shard_decisions, policy, sizes(asked.data.path, work.hashes))
+    size = shard_size(len(work.sequences.decisions)) if asked.shard_decisions is None else asked.shard_decisions
+    plan = make_plan(work, artefact.sha, size, policy, sizes(asked.data.path, work.hashes))
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
     decisions = f"{len(work.sequences.decisions):,} decisions in {len(plan.shards)} shards"

@@ -174,6 +174,14 @@ def _short(value: Any) -> str:
     return value[:12] if isinstance(value, str) and len(value) == 64 else str(value)
 
 
+def shard_size(decisions: int) -> int:
+    """Decisions that a shard of a job of so many has, if nobody says: a hundredth of them, from 10,000 to 50,000.
+
+    A transaction costs some milliseconds, and more the more of them there are; what a kill loses is a shard.
+    """
+    return min(max(-(-decisions // 100), 10_000), 50_000)
+
+
 def make_plan(
     work: Work,
     model_sha: str,

@@ -16,6 +16,7 @@ from torch import Tensor
 from quantattn.score import Progress, Scores, Worker
 from quantattn.score.crew import Alone
 from quantattn.score.pipeline import BATCHES_AHEAD, Pipeline
+from quantattn.score.plan import shard_size
 from quantattn.score.processes import Processes
 from quantattn.score.run import score_with
 from quantattn.score.share import share
@@ -121,6 +122,13 @@ def test_a_process_that_fails_with_three_shards_ends_the_job_with_its_sentence(m
     crew = Processes(replace(job, given={**job.given, "max_tokens": 3}), ["cpu"], held=3)
     with pytest.raises(ValueError, match="more than max_tokens_per_batch = 3"):
         score_with(crew, job.plan, job.out)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "size"), [(1, 10_000), (1_000_000, 10_000), (1_000_001, 10_001), (4e6, 40_000), (1e8, 50_000)]
+)
+def test_shards_of_many_decisions_are_larger(decisions: float, size: int) -> None:
+    assert shard_size(int(decisions)) == size
 
 
 def test_who_opens_the_table_reads_few_commits_one_by_one(model: Path, tmp_path: Path) -> None:
