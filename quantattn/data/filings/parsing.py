@@ -123,6 +123,8 @@ def _recognise(request: Request, work: _Work) -> None:
     if content.startswith(ZIP):
         content = _unpack(content, request.max_bytes)
     text = decode(content)
+    if not text.strip():
+        raise ValueError("an empty file")
     if has_header(text) or is_wrapped_document(text):
         submission = parse_submission(text)
         _take_header(submission, work)

@@ -59,7 +59,7 @@ def read_pieces(path: Path, size: int | None = None) -> Iterator[Piece]:
         DamagedFile: broken compression, a zip of more than one file, UTF-16, a line of more than 64 MiB.
         RuntimeError: the file is Zstandard and `zstandard` is not installed.
     """
-    rest, first, done = b"", 1, 0
+    rest, held, first, done = list[bytes](), 0, 1, 0  # joined once: a line of many blocks would be copied at each
     with _opened(path) as file:
         while True:
             try:
@@ -69,11 +69,12 @@ def read_pieces(path: Path, size: int | None = None) -> Iterator[Piece]:
             done += len(block)
             cut = block.rfind(b"\n") + 1
             if block and not cut:
-                rest += block
-                if len(rest) > LONGEST_LINE:
+                rest.append(block)
+                held += len(block)
+                if held > LONGEST_LINE:
                     raise DamagedFile(f"{path.name}, line {first}: expected lines of at most {LONGEST_LINE} bytes")
                 continue
-            whole = rest + block[:cut] if block else rest
+            whole = b"".join((*rest, block[:cut]))
             if first == 1:
                 if whole.startswith((b"\xff\xfe", b"\xfe\xff")):
                     raise DamagedFile(f"{path.name} is UTF-16, expected UTF-8; convert the file first")
@@ -81,7 +82,7 @@ def read_pieces(path: Path, size: int | None = None) -> Iterator[Piece]:
             if whole:
                 yield Piece(first, whole)
                 first += whole.count(b"\n")
-            rest = block[cut:]
+            rest, held = [block[cut:]], len(block) - cut
             if not block:
                 return
 

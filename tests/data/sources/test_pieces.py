@@ -8,6 +8,7 @@ import io
 import lzma
 import random
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,15 @@ def test_every_dress_and_size_gives_the_same_lines(tmp_path: Path, dress: str, s
 def test_an_empty_file_has_no_piece_and_an_ended_line_no_line_after_it(tmp_path: Path) -> None:
     assert pieces(tmp_path, b"") == []
     assert [line for piece in pieces(tmp_path, b"a\n\n") for line in piece.lines()] == [(1, b"a"), (2, b"")]
+
+
+def test_a_line_of_many_blocks_is_put_together_once(tmp_path: Path) -> None:
+    """Copied at each of 65,536 blocks it would be 256 GiB."""
+    line = b"a" * (1 << 23)
+    (tmp_path / "x").write_bytes(line + b"\nb")
+    began = time.process_time()
+    assert list(read_pieces(tmp_path / "x", 1 << 7)) == [Piece(1, line + b"\n"), Piece(2, b"b")]
+    assert time.process_time() - began < 3
 
 
 @pytest.mark.parametrize("dress", ["gzip", "xz", "zip"])
