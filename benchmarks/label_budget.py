@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -150,9 +151,15 @@ def pretrained(asked: argparse.Namespace, start: str, seed: int, windows: Prepar
 
 
 def measure(
-    asked: argparse.Namespace, start: str, share: float, seed: int, prepared: Prepared, weights: dict[str, torch.Tensor]
+    asked: argparse.Namespace,
+    start: str,
+    share: float,
+    seed: int,
+    prepared: Prepared,
+    weights: dict[str, torch.Tensor],
+    beside: dict[str, Any],
 ) -> Cell:
-    """Train on a share of the labels, from the weights if there are some, and judge."""
+    """Train on a share of the labels, from the weights if there are some, and judge; `beside` as in `judge`."""
     market = MARKETS[asked.market]
     given = with_labels(prepared, share, seed)
     model = model_of(asked.size, given, Outcome(), seed)
@@ -160,7 +167,7 @@ def measure(
         model.encoder.load_state_dict(weights)
     recipe = recipe_of(asked, asked.steps, seed)
     done = train(model, Outcome(), given, recipe)
-    table = judge(model, given, recipe)
+    table = judge(model, given, recipe, beside)
     ours = table.model.figures[table.loss]
     return Cell(
         market=asked.market,
@@ -234,6 +241,7 @@ def main() -> int:
     parser.add_argument("--pretraining", type=int, default=300, help="steps before (%(default)s)")
     parser.add_argument("--tokens", type=int, default=3072, help="a batch (%(default)s)")
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--within", type=float, default=0.0, help="seconds after which no cell is begun; 0: all are")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--draw", type=Path, metavar="CSV", help="only draw what stands in this file")
@@ -250,19 +258,35 @@ def main() -> int:
         return tuple(map(str, (asked.market, start, share, seed, asked.steps, before))) in there
 
     left = [c for c in product(range(asked.seeds), asked.starts, SHARES) if not done(c[1], c[2], c[0])]
+    if left:
+        run(asked, left, device)
+    if path.exists():
+        print(f"{path}\n{drawn(path)}")
+    return 0
+
+
+def run(asked: argparse.Namespace, left: Sequence[tuple[int, str, float]], device: str) -> None:
+    """Run these cells (seed, start, share); with `--within` none that would take longer than there is time."""
+    began = time.monotonic()
     whole, windows = (market_of(MARKETS[asked.market], layout) for layout in ("chunks", "windows"))
     assert whole.vocabulary_json == windows.vocabulary_json
-    began, weights, held = time.monotonic(), {}, None
+    print(f"the market is prepared, {time.monotonic() - began:.0f} s", flush=True)
+    weights: dict[str, torch.Tensor] = {}
+    held, longest, first = None, 0.0, time.monotonic()
+    beside: dict[tuple[int, float], dict[str, Any]] = {}
     for at, (seed, start, share) in enumerate(left):
+        now = time.monotonic()
+        if asked.within and now - began + longest > asked.within:
+            print(f"{len(left) - at} cells are left after {now - began:.0f} s; the same command goes on", flush=True)
+            return
         if held != (seed, start):
             held, weights = (seed, start), {} if start == SCRATCH else pretrained(asked, start, seed, windows)
-        cell = measure(asked, start, share, seed, whole, weights)
+        cell = measure(asked, start, share, seed, whole, weights, beside.setdefault((seed, share), {}))
         write_rows([cell], asked.results, "label_budget", device, key=KEY)
-        rest = (time.monotonic() - began) / (at + 1) * (len(left) - at - 1) / 60
+        longest = max(longest, time.monotonic() - now)
+        rest = (time.monotonic() - first) / (at + 1) * (len(left) - at - 1)
         said = f"{start}, {share:.0%} of labels, seed {seed}: {cell.log_loss:.4f} ({cell.low:.4f} … {cell.high:.4f})"
-        print(f"{at + 1} of {len(left)} ({rest:.0f} min left): {said}", flush=True)
-    print(f"{path}\n{drawn(path)}")
-    return 0
+        print(f"{at + 1} of {len(left)} ({rest:.0f} s left): {said}", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,17 @@ time of the encoder's `--steps`.
 The distances are a ladder: at each a model begins with the weights that it had at the one before, the nearest from
 random ones, and is judged. Why: docs/learning_proofs.md.
 
-Each cell (distance, method, seed) is a row of benchmarks/results/long_memory-<device>.csv; one that is there is not run
-again. The picture of all rows is written beside it after each, and the weights to `--weights`.
+Each cell (distance, method, seed) is a row of benchmarks/results/long_memory-<device>.csv, written when it is known.
+One that is there is not run again. The picture of all rows is written at the end, and the weights to `--weights`.
 """
 
 from __future__ import annotations
 
 import argparse
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import torch
@@ -34,6 +35,7 @@ from memory_picture import draw_memory
 from trained import read_cells
 
 from quantattn.cli.benchmarks.results import write_rows
+from quantattn.data.prepared import Prepared
 from quantattn.learn.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
@@ -57,11 +59,15 @@ def arguments() -> argparse.ArgumentParser:
     add("--seeds", type=int, nargs="+", default=[0, 1], help="of the encoder (%(default)s)")
     add("--seeds-beside", type=int, nargs="*", default=[0], help="of every other method (%(default)s)")
     add("--steps", type=int, default=400, help="the most of the encoder at a distance (%(default)s)")
-    add("--limit-s", type=float, default=0.0, help="seconds of training of a cell at most; 0: no limit")
+    one = "one for all distances or one for each, in order"
+    add(
+        "--limit-s", type=float, nargs="+", default=[0.0], help=f"seconds of training of a cell at most, {one}; 0: none"
+    )
+    add("--within", type=float, default=0.0, help="seconds after which no cell is begun; 0: all are")
     add("--tokens", type=int, default=6144, help="a batch at least (%(default)s)")
     add("--sequences", type=int, default=1, help="of the longest that a batch has room for (%(default)s)")
     add("--lr", type=float, help="peak learning rate; by size when not given")
-    add("--events", type=int, help="of each of 32 entities; by distance when not given")
+    add("--events", type=int, nargs="+", help=f"of each of 32 entities, {one}; by distance when not given")
     add("--copies", type=int, default=2, help="of each marker (%(default)s)")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--threads", type=int, default=1, help="of the CPU (%(default)s)")
@@ -79,8 +85,11 @@ def checked(parser: argparse.ArgumentParser) -> argparse.Namespace:
         parser.error("--distances must be at least 20, and --sequences, --steps and --tokens at least 1")
     if min([*asked.seeds, *asked.seeds_beside]) < 0:
         parser.error("--seeds and --seeds-beside must be 0 or more")
-    if not asked.limit_s >= 0:
-        parser.error(f"--limit-s must be 0 or more, got {asked.limit_s}")
+    if not min(*asked.limit_s, asked.within) >= 0:
+        parser.error(f"--limit-s and --within must be 0 or more, got {asked.limit_s} and {asked.within}")
+    for name in ("limit_s", "events"):
+        if len(getattr(asked, name) or [0]) not in (1, len(asked.distances)):
+            parser.error(f"--{name.replace('_', '-')} must have one value, or one for each of {asked.distances}")
     if asked.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda needs an NVIDIA GPU and a CUDA build of torch, and there is none here")
     return asked
@@ -99,26 +108,57 @@ def sparing(apart: float = 10.0) -> Callable[[str], None]:
     return say
 
 
-def climb(ladder: Ladder) -> None:
-    """Run the cells that are left; while those of one distance are trained, the market of the next is prepared."""
-    asked = ladder.asked
-    work = {distance: cells for distance in asked.distances if (cells := ladder.left(distance))}
-    total, done, began = sum(map(len, work.values())), 0, time.monotonic()
-    with ThreadPoolExecutor(1) as pool:
-        ahead = {distance: pool.submit(prepared_of, asked, distance) for distance in list(work)[:1]}
-        for at, (distance, cells) in enumerate(work.items()):
-            prepared = ahead.pop(distance).result()
-            ahead |= {each: pool.submit(prepared_of, asked, each) for each in list(work)[at + 1 : at + 2]}
-            for method, seed in cells:
-                rest = (time.monotonic() - began) / max(done, 1) * (total - done)
-                left = f"{rest:.0f} s left" if done else "time left unknown"
-                print(f"cell {done + 1} of {total} ({left}): {distance} events, {method}, seed {seed}", flush=True)
-                cell = ladder.measure(distance, prepared, method, seed, sparing())
-                write_rows([cell], asked.results, "long_memory", ladder.device, key=KEY)
-                draw(ladder.path)
-                said = f"skill {cell.skill:.3f} ({cell.low:.3f} … {cell.high:.3f}), {cell.steps} steps"
-                print(f"  {said}, {cell.seconds:.0f} s", flush=True)
-                done += 1
+def prepared_ahead(asked: argparse.Namespace, distances: list[int]) -> dict[int, Future[Prepared]]:
+    """The markets, prepared one after the other by a thread that nobody waits for at the end."""
+    ahead: dict[int, Future[Prepared]] = {distance: Future() for distance in distances}
+
+    def work() -> None:
+        for distance, future in ahead.items():
+            try:
+                future.set_result(prepared_of(asked, distance))
+            except Exception as error:  # whoever asks for it gets it
+                future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return ahead
+
+
+def climb(ladder: Ladder) -> bool:
+    """Run the cells that are left, one method and seed after the other, each up the ladder; whether all are done.
+
+    With `--within` none is begun that took longer, at its distance or for its method, than there is time.
+    """
+    asked, began = ladder.asked, time.monotonic()
+    left = {distance: ladder.left(distance) for distance in asked.distances}
+    order = [(d, *climber) for climber in ladder.climbers for d in asked.distances if climber in left[d]]
+    ahead = prepared_ahead(asked, [distance for distance in asked.distances if left[distance]])
+    took: list[tuple[int, str, float]] = []
+    for at, (distance, method, seed) in enumerate(order):
+        like = [each for d, m, each in took if distance == d or method == m]
+        rest, now = asked.within - (time.monotonic() - began), time.monotonic()
+        try:
+            if asked.within and rest < max(like, default=0.0):
+                raise TimeoutError
+            prepared = ahead[distance].result(max(rest, 0.0) if asked.within else None)
+        except TimeoutError:
+            print(f"{len(order) - at} cells are left after {now - began:.0f} s; the same command goes on", flush=True)
+            return False
+        said = f"{_left(order[at:], took):.0f} s left" if took else "time left unknown"
+        print(f"cell {at + 1} of {len(order)} ({said}): {distance} events, {method}, seed {seed}", flush=True)
+        now = time.monotonic()
+        cell = ladder.measure(distance, prepared, method, seed, sparing())
+        write_rows([cell], asked.results, "long_memory", ladder.device, key=KEY)
+        took.append((distance, method, time.monotonic() - now))
+        found = f"skill {cell.skill:.3f} ({cell.low:.3f} … {cell.high:.3f}), {cell.steps} steps"
+        print(f"  {found}, {took[-1][2]:.0f} s, {time.monotonic() - began:.0f} s in all", flush=True)
+    return True
+
+
+def _left(order: list[tuple[int, str, int]], took: list[tuple[int, str, float]]) -> float:
+    """Seconds for these cells, each taken to need what the last one at its distance did, or the mean of all."""
+    at = {distance: seconds for distance, _, seconds in took}
+    mean = sum(at.values()) / len(at)
+    return sum(at.get(distance, mean) for distance, _, _ in order)
 
 
 def main() -> int:
@@ -130,7 +170,8 @@ def main() -> int:
         return 0
     ladder = Ladder(asked, "cpu" if asked.device == "cpu" else torch.cuda.get_device_name())
     climb(ladder)
-    print(f"{ladder.path}\n{draw(ladder.path)}")
+    if ladder.path.exists():
+        print(f"{ladder.path}\n{draw(ladder.path)}")
     return 0
 
 

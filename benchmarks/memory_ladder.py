@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from memory_models import MAKERS, beside, size_of
@@ -166,6 +167,11 @@ class Ladder:
             for seed in (asked.seeds if method == ENCODER else asked.seeds_beside)
         ]
         self.encoder_s: dict[int, float] = {}  # distance → seconds of the encoder's step
+        self.beside: dict[int, dict[str, Any]] = {}  # distance → forecasts of the baselines
+
+    def limit(self, distance: int) -> float:
+        """Seconds of training of a cell at this distance, 0 for no limit."""
+        return float(of_distance(self.asked, self.asked.limit_s, distance))
 
     def begun(self, distance: int) -> str:
         """The distances before it."""
@@ -173,7 +179,7 @@ class Ladder:
 
     def left(self, distance: int) -> list[tuple[str, int]]:
         """Method and seed of every cell of this distance that has no row yet."""
-        given = (self.asked.steps, self.asked.limit_s, events_of(self.asked, distance), self.asked.copies)
+        given = (self.asked.steps, self.limit(distance), events_of(self.asked, distance), self.asked.copies)
         done = {
             (method, seed)
             for method, seed in self.climbers
@@ -184,7 +190,8 @@ class Ladder:
     def weights(self, distance: int, method: str, seed: int) -> Path:
         """The file of a model's weights after this distance."""
         asked = self.asked
-        setting = f"{asked.size}-{asked.steps}-{asked.limit_s:g}-{asked.copies}-{asked.events or 0}"
+        limits, events = ("+".join(f"{each:g}" for each in given or [0]) for given in (asked.limit_s, asked.events))
+        setting = f"{asked.size}-{asked.steps}-{limits}-{asked.copies}-{events}"
         climbed = f"{self.begun(distance)}>{distance}".strip(">").replace(">", "-")
         name = f"{method} {seed} {setting} {climbed}".replace(",", "").replace(" ", "_")
         return Path(asked.weights) / f"{results_file(Path(), 'device', self.device, 'x').stem}-{name}.ckpt"
@@ -215,7 +222,7 @@ class Ladder:
             self.encoder_s[distance] = step_time(ours, prepared, recipe_of(asked, prepared, 1, seed))
         encoder_s = self.encoder_s[distance]
         step = encoder_s if method == ENCODER else step_time(model, given, recipe, warm=2 if method == CUT else 1)
-        seconds = min(asked.steps * encoder_s, asked.limit_s or math.inf)
+        seconds = min(asked.steps * encoder_s, self.limit(distance) or math.inf)
         steps = max(round(seconds / step), 1)
         recipe = recipe_of(asked, given, steps, seed)
 
@@ -224,7 +231,7 @@ class Ladder:
 
         done = train(model, Outcome(), given, recipe, watch)
         judged = recipe if asked.device == "cpu" else replace(recipe, max_tokens=JUDGED * recipe.max_tokens)
-        table = judge(model, given, judged)
+        table = judge(model, given, judged, self.beside.setdefault(distance, {}))
         kept = self.weights(distance, method, seed)
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_checkpoint({"state_dict": {name: each.cpu() for name, each in model.state_dict().items()}}, kept)
@@ -241,7 +248,7 @@ class Ladder:
             size=asked.size,
             seed=seed,
             budget=asked.steps,
-            limit_s=asked.limit_s,
+            limit_s=self.limit(distance),
             events=events_of(asked, distance),
             copies=asked.copies,
             parameters=size_of(model),
@@ -261,7 +268,14 @@ class Ladder:
 
 def events_of(asked: argparse.Namespace, distance: int) -> int:
     """Events of each entity."""
-    return int(asked.events or EVENTS.get(distance, max(40 * distance, 16_384)))
+    if asked.events:
+        return int(of_distance(asked, asked.events, distance))
+    return EVENTS.get(distance, max(40 * distance, 16_384))
+
+
+def of_distance(asked: argparse.Namespace, given: Sequence[float], distance: int) -> float:
+    """Of values that are one for all distances or one for each, the one that belongs to this distance."""
+    return given[0] if len(given) == 1 else given[asked.distances.index(distance)]
 
 
 def recipe_of(asked: argparse.Namespace, prepared: Prepared, steps: int, seed: int) -> Recipe:

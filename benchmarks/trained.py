@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,8 +19,8 @@ from quantattn.data.prepared import Prepared
 from quantattn.data.protocol import MidLabel
 from quantattn.data.protocol.splits import WalkForward
 from quantattn.data.synthetic import SyntheticMarket
-from quantattn.evaluate import Table
-from quantattn.learn.closing import judged
+from quantattn.evaluate import Table, choose_blocks, closing_table
+from quantattn.learn.closing import classifiers_beside
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.fit import Progress, fit
 from quantattn.learn.module import Schedule, Training
@@ -116,10 +117,22 @@ def scores_of(model: Model, prepared: Prepared, recipe: Recipe) -> dict[str, tor
     return predict(model.eval(), prepared.test, recipe.max_tokens, device=recipe.device, autocast=half)
 
 
-def judge(model: Model, prepared: Prepared, recipe: Recipe) -> Table:
-    """The closing table that `train.py` would print of the model's test rows."""
+def judge(model: Model, prepared: Prepared, recipe: Recipe, beside: dict[str, Any] | None = None) -> Table:
+    """The closing table that `train.py` would print of the model's test rows, which has classes.
+
+    `beside` keeps the forecasts of the baselines for the next model that is judged on the same labels and rows.
+    """
     head = next(iter(model.decision_heads()))
-    return judged(prepared, head, scores_of(model, prepared, recipe), seed=recipe.seed)[0]
+    others = {} if beside is None else beside
+    if not others:
+        others |= classifiers_beside(prepared, head, recipe.seed)
+    assert prepared.bayes is not None
+    bayes = {"log_loss": prepared.bayes.log_loss, "accuracy": prepared.bayes.accuracy}
+    as_of = prepared.as_of["test"]
+    blocks = choose_blocks(as_of, prepared.entity["test"], kind=prepared.block_kind)
+    prob = scores_of(model, prepared, recipe)["prob"].numpy()
+    y = prepared.test.decisions.targets[head]
+    return closing_table(y, as_of, blocks, prob, others, bayes, seed=recipe.seed)
 
 
 def market_of(market: SyntheticMarket, layout: Layout = "chunks", split: WalkForward | None = None) -> Prepared:

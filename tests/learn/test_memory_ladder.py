@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +12,13 @@ from torch import nn
 
 from quantattn.data.synthetic import SyntheticMarket
 from quantattn.learn.checkpoint import write_checkpoint
+from quantattn.learn.closing import judged
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    from long_memory import arguments, climb
-    from memory_ladder import CUT, ENCODER, Ladder, cut_short
-    from trained import market_of
+    from long_memory import arguments, checked, climb
+    from memory_ladder import CUT, ENCODER, Ladder, cut_short, events_of, model_of, prepared_of, recipe_of
+    from trained import judge, market_of, scores_of
 
 
 def asked(folder: Path, *more: int | str) -> argparse.Namespace:
@@ -61,10 +63,33 @@ def test_a_rung_begins_with_the_weights_of_the_one_below(tmp_path: Path) -> None
 def test_a_cell_that_has_its_row_is_not_run_again_and_no_other_is_taken_for_it(tmp_path: Path) -> None:
     ladder = Ladder(asked(tmp_path, 24), "cpu")
     assert ladder.left(24) == [(ENCODER, 0)]
-    climb(ladder)
+    assert not climb(Ladder(asked(tmp_path, 24, "--within", "1e-9"), "cpu")), "no time, and nothing begun"
+    assert not ladder.path.exists()
+    assert climb(ladder)
     assert Ladder(asked(tmp_path, 24), "cpu").left(24) == []
     assert ladder.weights(24, ENCODER, 0).is_file()
-    assert ladder.path.with_suffix(".svg").is_file()
     for more in (["--steps", "2"], ["--seeds", "1"], ["--limit-s", "1"], ["--copies", "3"]):
         assert Ladder(asked(tmp_path, 24, *more), "cpu").left(24), more
     assert Ladder(asked(tmp_path, 20, 24), "cpu").left(24), "it would begin with other weights"
+
+
+def test_a_value_is_of_all_distances_or_each_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = asked(tmp_path, 24, 36, "--events", "512", "1024", "--limit-s", "2")
+    assert [events_of(given, distance) for distance in (24, 36)] == [512, 1024]
+    assert [Ladder(given, "cpu").limit(distance) for distance in (24, 36)] == [2.0, 2.0]
+    for wrong in (["--events", "1", "2", "3"], ["--limit-s", "1", "2", "3"], ["--within", "-1"]):
+        monkeypatch.setattr("sys.argv", ["long_memory.py", "--distances", "24", "36", *wrong])
+        with pytest.raises(SystemExit) as left:
+            checked(arguments())
+        assert left.value.code == 2, wrong
+
+
+def test_baselines_that_are_kept_give_the_table_of_those_that_are_fitted_anew(tmp_path: Path) -> None:
+    given = asked(tmp_path, 24)
+    prepared, kept = prepared_of(given, 24), dict[str, Any]()
+    recipe = recipe_of(given, prepared, 1, 0)
+    for seed in (0, 1):
+        model = model_of(ENCODER, "tiny", prepared, 40, seed)
+        expected = judged(prepared, "label", scores_of(model, prepared, recipe), seed=0)[0]
+        assert judge(model, prepared, recipe, kept) == judge(model, prepared, recipe) == expected
+    assert len(kept) > 2
