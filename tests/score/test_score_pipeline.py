@@ -141,9 +141,11 @@ def test_who_opens_the_table_reads_few_commits_one_by_one(model: Path, tmp_path:
     assert len(since) <= BETWEEN_CHECKPOINTS
 
 
-def test_a_shard_that_another_job_has_written_meanwhile_is_found(model: Path, whole: str, tmp_path: Path) -> None:
-    job = recipe(model, tmp_path / "out")
-    crew = Alone(job.worker("cpu"), job.out, held=3)
+def test_a_shard_that_another_job_has_written_meanwhile_is_found_and_not_computed(
+    model: Path, whole: str, tmp_path: Path
+) -> None:
+    job, told = recipe(model, tmp_path / "out"), Told(CLASSES)
+    crew = Alone(replace(job.worker("cpu"), output=told), job.out, held=3)
     seen: list[Progress] = []
     other = DeltaSink(job.out, job.plan)
     last = job.plan.shards[-1]
@@ -156,6 +158,7 @@ def test_a_shard_that_another_job_has_written_meanwhile_is_found(model: Path, wh
     assert score_with(crew, job.plan, job.out, watch=watch)
     assert sha(job.out) == whole
     assert seen[-1].found == last.decisions
+    assert len([what for what, _ in told.events if what == "rows"]) == len(job.plan.shards) - 1
 
 
 def test_half_precision_is_the_models_own_under_autocast(model: Path, tmp_path: Path) -> None:
