@@ -36,6 +36,7 @@ def threads(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     for module in (encode, feature_blocks, stretch, threshold):
         monkeypatch.setattr(module, "LEAST_ROWS", 1)
     monkeypatch.setattr(stretch, "_BLOCK", TABLE // number)
+    monkeypatch.setattr(threshold, "_CLASSED_AT_ONCE", TABLE // number)
 
 
 @pytest.fixture(scope="module", params=["whole", "holes"])
@@ -129,6 +130,15 @@ def test_thresholds_and_classes_are_those_of_one_pass(
         made, again = label.finish(measured, train)
         assert made.equals(truth)
         assert again == fitted
+
+
+def test_a_threshold_of_rows_in_a_row_is_that_of_the_same_rows_picked(events: pl.DataFrame) -> None:
+    measured = MidLabel(20).measure(events)
+    rows = np.arange(100, 1_250)
+    for rule in ("mean", "quantile", "spread"):
+        asked = MidLabel(20, rule=rule)
+        assert asked.threshold(measured, rows) == asked.threshold(measured, rows[::-1])
+        assert asked.threshold(measured, rows) != asked.threshold(measured, rows[500:])
 
 
 def test_a_sum_is_exact_however_it_is_parted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ BoolArray = npt.NDArray[np.bool_]
 CLASS_NAMES: dict[int, tuple[str, ...]] = {2: ("down", "up"), 3: ("down", "flat", "up")}
 """Number of classes → what each is called, by code."""
 _SUMMED_AT_ONCE = 2**13  # values that stay in the nearest cache
+_CLASSED_AT_ONCE = 2**15  # moves, of which all that is made on the way stays in the caches
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ class Threshold:
             ValueError: no training row has a move, or a setting is not one of these.
         """
         needed = ("move_num", "move_den", "label_end", "^(ask|bid)_price_1$")
-        train = moves.select(needed)[rows].filter(pl.col("move_num").is_not_null())
+        in_a_row = len(rows) > 0 and bool((np.diff(rows) == 1).all())
+        train = moves.select(needed)[slice(rows[0], rows[-1] + 1) if in_a_row else rows]
+        train = train.filter(pl.col("move_num").is_not_null())
         if not train.height:
             raise ValueError(f"none of the {len(rows)} training rows has a move to fit a threshold on")
         num, den = np.abs(train["move_num"].to_numpy()), train["move_den"].to_numpy()
@@ -110,7 +113,7 @@ class Threshold:
             beyond = _exceeds(np.abs(own), den, self.theta).astype(np.int8)
             ways[here] = np.where(own < 0, -beyond, beyond)
 
-        each(put, spans(len(num), LEAST_ROWS))
+        each(put, [(first, min(first + _CLASSED_AT_ONCE, len(num))) for first in range(0, len(num), _CLASSED_AT_ONCE)])
         way = pl.Series("way", ways)
         if classes == 3:
             return moves.with_columns(pl.when(num.is_not_null()).then(way + 1).alias("label"))
