@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 from polars.testing import assert_frame_equal
 from small_market import CLASSES, encoded, events, model, work
 
@@ -39,6 +40,7 @@ def job(
     unit: str = "decision",
     shard: int = 9,
     stop_after: int = 99,
+    autocast: torch.dtype | None = None,
     made_of: dict[str, Any] = MADE,
     **settings: Any,
 ) -> pl.DataFrame | None:
@@ -51,7 +53,8 @@ def job(
         if not len(given.as_of):
             return None
     plan = make_plan(given, "m", shard)
-    worker = Worker(model(), given, plan, 100, deterministic="batch", output=output or Scores(CLASSES), stream=stream)
+    said = output or Scores(CLASSES)
+    worker = Worker(model(), given, plan, 100, "cpu", autocast, "batch", said, stream)
     asked = iter(range(1000))
     if not score_with(Alone(worker, out, held=3), plan, out, stop=lambda: next(asked) >= stop_after):
         return None
@@ -114,6 +117,17 @@ def test_old_events_are_not_computed_again(tmp_path: Path, monkeypatch: pytest.M
     seen.clear()
     job(grown((29, 28, 25)), tmp_path / "b", tmp_path / "states")
     assert sum(seen) == 3 + 3, "decisions are places 27 and 27; those before were kept up to place 24"
+
+
+def test_in_half_precision_too_what_goes_on_has_the_bits_of_what_began_anew(tmp_path: Path) -> None:
+    whole, half = (job(grown(WHOLE), tmp_path / str(kind), None, autocast=kind) for kind in (None, torch.bfloat16))
+    assert whole is not None
+    assert half is not None
+    assert not half.equals(whole)
+    states, cuts = tmp_path / "states", [*CUTS["over the ends of sequences"], WHOLE]
+    parts = [job(grown(c), tmp_path / f"{i}", states, autocast=torch.bfloat16) for i, c in enumerate(cuts)]
+    rows = pl.concat([part for part in parts if part is not None])
+    assert rows.sort("entity", "as_of").equals(half.sort("entity", "as_of"))
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 2])
