@@ -55,8 +55,9 @@ def test_positions_begin_anew_with_each_sequence() -> None:
 
 
 def test_a_million_positions_cost_no_precision() -> None:
-    n = 1_000_003
-    cos, _ = table(torch.zeros(n, dtype=torch.int64), [0, n])
+    n, config = 1_000_003, EncoderConfig.of_size("tiny", codes={"code": 4})
+    time, last = torch.zeros(n, dtype=torch.int64), torch.tensor([n - 1])
+    cos, _ = rotary_table(config, config.rotary_base, time, torch.tensor([0, n], dtype=torch.int32), last)
     assert cos[-1, 0, 0].item() == pytest.approx(math.cos(n - 1), abs=1e-7)
     in_float32 = torch.tensor(10_000.0) ** (-torch.arange(16) / 16) * torch.tensor(float(n - 1))
     assert abs(in_float32.cos()[1].item() - cos[-1, 0, 1].item()) > 1e-3  # what the usual float32 table loses
