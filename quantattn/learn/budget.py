@@ -14,26 +14,15 @@ import torch
 from quantattn.data.pack import SequenceSet, plan
 from quantattn.learn.module import Training
 from quantattn.learn.trainer import TrainerSettings
+from quantattn.nn.memory import OutOfMemory, cause_of, is_out_of_memory
 
 T = TypeVar("T")
 FINENESS = 16
 """A budget is found up to this part of itself; as much is left free, for batches that take more than the one tried."""
-_SAID = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "bad_alloc", "out of memory")
 HELPS = (
     "less memory is also taken with model.gradient_checkpointing=true, trainer.precision=bf16-mixed, a smaller model "
     "or a smaller data.max_seq_len"
 )
-
-
-class OutOfMemory(RuntimeError):
-    """A batch does not fit into memory; the checkpoints stand."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of torch or of Python is that memory is out."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID)
 
 
 def require_limit(trainer: TrainerSettings) -> None:
@@ -161,7 +150,7 @@ def within_memory(train: Callable[[], T], tokens: int, longest: int, find: Calla
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        cause = " ".join(str(error).split())[:200]
+        cause = cause_of(error)
     # Outside of the handler nothing holds the tensors of the step that failed any more.
     gc.collect()
     out = f"memory is out at a batch of at most {tokens:,} tokens ({cause})"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from quantattn.data.pack import SequenceSet, plan
 from quantattn.nn import Model, check_decisions
+from quantattn.nn.memory import scoring
 
 
 def predict(
@@ -22,6 +23,7 @@ def predict(
         autocast: dtype of products and attention; None computes in the parameters' own.
 
     Raises:
+        OutOfMemory: a batch does not fit into memory.
         RuntimeError: a decision was scored twice or never.
     """
     model = model.to(device)
@@ -34,10 +36,12 @@ def predict(
                 continue
             check_decisions(batch, model.encoder.config)
             seen[batch.keys] += 1
-            for name, rows in model.score(batch.to(device)).items():
+            with scoring(batch, "data.max_tokens_per_batch"):
+                said = {name: rows.float().cpu() for name, rows in model.score(batch.to(device)).items()}
+            for name, rows in said.items():
                 if name not in found:
                     found[name] = torch.full((len(seen), *rows.shape[1:]), torch.nan)
-                found[name][batch.keys] = rows.float().cpu()
+                found[name][batch.keys] = rows
     if bool((seen != 1).any()):
         key = int((seen != 1).nonzero()[0])
         raise RuntimeError(f"decision {key} was scored {int(seen[key])} times, expected once")

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantattn.data.prepared import Prepared
-from quantattn.learn.budget import HELPS, OutOfMemory, find_budget
+from quantattn.learn.budget import HELPS, find_budget
 from quantattn.learn.files import write_json
 from quantattn.learn.module import OptimizerFactory, Training
 from quantattn.learn.rows import training_rows
 from quantattn.learn.run import RunSettings, begin, schedule_of
 from quantattn.nn import EncoderConfig, Objective
+from quantattn.nn.memory import OutOfMemory
 
 BUDGET = "budget.json"
 """File of a run folder that keeps the budget that was found: the order of batches depends on it."""

@@ -17,6 +17,7 @@ from quantattn.data.filed import release
 from quantattn.data.pack import Ints
 from quantattn.data.pack import plan as batches_of
 from quantattn.nn import Model, check_decisions
+from quantattn.nn.memory import scoring
 from quantattn.score.incremental import Stream
 from quantattn.score.outputs import Output, Scores
 from quantattn.score.plan import Plan, Shard, Work
@@ -77,7 +78,8 @@ class Worker:
             return
         try:
             check_decisions(batch, self.model.encoder.config)
-            keys, said = self._said(batch, indices)
+            with scoring(batch, "max_tokens_per_batch"):
+                keys, said = self._said(batch, indices)
         except ValueError as error:
             if refused is None:
                 raise
