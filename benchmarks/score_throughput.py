@@ -211,11 +211,12 @@ def compared(bench: Bench, name: str, seconds: float, tell: Callable[[dict[str, 
         if bench.mixed:
             torch.cuda.reset_peak_memory_stats()
         with Watch() as watch:
-            began = time.monotonic()
+            began, worked = time.monotonic(), time.process_time()
             taken, out, *padded = run()
-            end = time.monotonic()
+            end, worked = time.monotonic(), time.process_time() - worked
         first = first or out
         told = {"data": name, "way": what, "shards": len(shards), "rows": rows, "seconds": round(taken, 2)}
+        told["cpu_s"] = round(worked, 2)  # of this process, for machines with other work beside it
         told |= {"events_s": round(events / taken), "tokens_s": round(tokens / taken)}
         told |= {"computed": round((padded[0] if padded else tokens) / tokens, 3), **watch.said(began, end)}
         if bench.mixed:
