@@ -9,24 +9,18 @@ import functools
 import json
 import resource
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from toy import Recorded as Sequences
 from toy import model, sequences
 
 from quantattn.learn.budget import find_budget, within_memory
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.fit import Fitted, fit
 from quantattn.learn.module import Schedule, Training
-from quantattn.learn.predict import predict
 from quantattn.learn.trainer import TrainerSettings
 from quantattn.nn import Outcome
 from quantattn.nn.memory import OutOfMemory
-from quantattn.score import Work, make_plan
-from quantattn.score.outputs import Scores
-from quantattn.score.worker import Worker
 
 CPU = TrainerSettings(max_steps=3, validate_every=3)
 LENGTH = 50
@@ -42,7 +36,7 @@ def limit(mebibytes: int) -> None:
     """Let this process have so much more address space than it has."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + mebibytes * MIB
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def trained(folder: Path, tokens: int) -> Fitted:
@@ -56,45 +50,22 @@ def trained(folder: Path, tokens: int) -> Fitted:
     )
 
 
-def sentence(call: Callable[[], object]) -> str:
-    """What is said where memory is out."""
-    try:
-        call()
-    except OutOfMemory as error:
-        return str(error)
-    return "nothing was raised"
-
-
-def worker(given: Sequences, tokens: int) -> Worker:
-    """What scores these sequences, so many tokens in a batch."""
-    decisions = given.decisions
-    names = tuple(given.table.entities[each] for each in given.table.entity_of(decisions.row))
-    work = Work(given, given.table.time[decisions.row], names, {"file": "a"}, {})
-    return Worker(model().eval(), work, make_plan(work, "m", len(decisions)), tokens, output=Scores(("even", "odd")))
-
-
 def main(folder: Path) -> None:
-    """What is found with 64 MiB left, steps of a run with half of it, what four times as much says; with 10, none.
-
-    Before that, what is said where many sequences, or one long one, are evaluated and scored with 24.
-    """
+    """What is found with 64 MiB left, steps of a run with half of it, what four times as much says; with 10, none."""
     torch.set_num_threads(1)
     trained(folder / "first", 20 * LENGTH)  # everything that is made once is made
-    many, long = sequences(6000, length=LENGTH), sequences(2, length=300_000)
-    scorer, first = worker(many, 300_000), worker(sequences(3, length=LENGTH), LENGTH)
-    predict(model(), sequences(3), 20)
-    first.rows(first.plan.shards[0])
-    limit(24)
-    answer: dict[str, object] = {"evaluated": sentence(lambda: predict(model(), many, 300_000))}
-    answer["scored"] = sentence(lambda: scorer.rows(scorer.plan.shards[0]))
-    answer["one"] = sentence(lambda: predict(model(), long, 300_000))
+    long = sequences(2, length=300_000)
     limit(64)
     found = find_budget(module(), sequences(6000, length=LENGTH), CPU)
     # A run keeps some MiB of its own, which are much of so few.
-    answer["step"] = trained(folder / "fits", (found or LENGTH) // 2).step
-    answer["said"] = sentence(lambda: trained(folder / "more", 4 * (found or LENGTH)))
+    step = trained(folder / "fits", (found or LENGTH) // 2).step
+    said = "nothing was raised"
+    try:
+        trained(folder / "more", 4 * (found or LENGTH))
+    except OutOfMemory as error:
+        said = str(error)
     limit(10)
-    print(json.dumps(answer | {"found": found, "of_none": find_budget(module(), long, CPU)}))
+    print(json.dumps({"found": found, "step": step, "said": said, "of_none": find_budget(module(), long, CPU)}))
 
 
 if __name__ == "__main__":
