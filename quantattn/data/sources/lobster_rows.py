@@ -8,8 +8,9 @@ which is slower and can say which line, which column and which rule.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import polars as pl
 
@@ -41,8 +42,8 @@ class DayTable:
     """One day's pair, checked.
 
     Attributes:
-        frame: messages beside books, columns as in the files with `line` (from 0) and `ns` after midnight; reads the
-            files again when it is computed.
+        frame: gives messages beside books, columns as in the files with `line` (from 0) and `ns` after midnight, which
+            reads the files again when it is computed.
         whole: the same in memory, without the text of the times, or None.
         rows: rows of `frame`.
         lines: data lines of the files, with those that were set aside.
@@ -52,7 +53,7 @@ class DayTable:
         notes: what was decided about the times.
     """
 
-    frame: pl.LazyFrame
+    frame: Callable[[], pl.LazyFrame]
     rows: int
     lines: int
     levels: int
@@ -65,7 +66,7 @@ class DayTable:
         """The day as book events; `start` is midnight at the exchange in ns UTC, `first_seq` the number of line 0."""
         kind, price = pl.col("kind"), pl.col("price")
         books = [name for level in range(1, depth + 1) for name in level_columns(level)]
-        rows = self.frame if self.whole is None else self.whole.lazy()
+        rows = self.frame() if self.whole is None else self.whole.lazy()
         return rows.select(
             pl.lit(entity).alias("entity"),
             (pl.col("ns") + start).alias("event_time"),
@@ -89,29 +90,42 @@ def read_day(pair: Pair, *, rounded_times: bool, quarantine: bool, compiled: boo
         Unusable: the pair cannot be used as a whole, or, unless `quarantine`, the first line that breaks a rule.
     """
     message, book = open_file(pair.message, MESSAGE_COLUMNS), open_file(pair.book, None)
+    scan = partial(_scan, message, book)
+    read: tuple[pl.DataFrame | None, dict[str, int]] | None = read_whole(message, book) if compiled else None
+    if read is None:
+        read = _judged(scan, pair, message, book)
+    if read is None:
+        return _read_by_line(pair, message, book, rounded_times, quarantine)
+    whole, found = read
+    notes = notes_on(pair, message.header, found, rounded_times)
     levels = len(book.columns) // 4
-    books = _scan_typed(book).rename({"line": "book_line"})
-    frame = pl.concat([_scan_typed(message), books], how="horizontal")
-    whole = read_whole(message, book) if compiled else None
+    return DayTable(scan, found["rows"], found["rows"], levels, found["last"], pl.DataFrame(), notes, whole)
+
+
+def _judged(
+    scan: Callable[[], pl.LazyFrame], pair: Pair, message: File, book: File
+) -> tuple[pl.DataFrame | None, dict[str, int]] | None:
+    """The rows, where they are few, and the values of `facts`, as the scanner reads them; None for a broken rule."""
     # Where every other rule is kept, the latest time so far is that of the line before, which is found faster.
     rules = [*(_rules(message.columns) | {"time runs backwards": pl.col("ns") < pl.col("ns").shift(1)}).values()]
-    rules += _rules(book.columns).values()
-    if whole is None:
-        rules.append(pl.any_horizontal(pl.col("line", "book_line").is_null()))
+    rules += [*_rules(book.columns).values(), pl.any_horizontal(pl.col("line", "book_line").is_null())]
+    asked = (*facts(len(book.columns) // 4), pl.any_horizontal(rules).any().alias("bad"))
+    whole: pl.DataFrame | None = None
     try:
-        if whole is None and sum(file.path.stat().st_size for file in (message, book)) <= _SMALL:
-            whole = frame.drop("time").collect()
-        asked = (*facts(levels), pl.any_horizontal(rules).any().alias("bad"))
-        looked = frame.select(asked).collect() if whole is None else whole.select(asked)
-        found = looked.row(0, named=True)
+        if sum(file.path.stat().st_size for file in (message, book)) <= _SMALL:
+            whole = scan().drop("time").collect()
+        looked = scan().select(asked).collect() if whole is None else whole.select(asked)
     except (pl.exceptions.ComputeError, pl.exceptions.SchemaError, pl.exceptions.ShapeError):
-        return _read_by_line(pair, message, book, rounded_times, quarantine)
+        return None
     except OSError as error:
         raise broken_file((pair.message, pair.book), error) from error
-    if found["bad"]:
-        return _read_by_line(pair, message, book, rounded_times, quarantine)
-    notes = notes_on(pair, message.header, found, rounded_times)
-    return DayTable(frame, found["rows"], found["rows"], levels, found["last"], pl.DataFrame(), notes, whole)
+    found = looked.row(0, named=True)
+    return None if found["bad"] else (whole, found)
+
+
+def _scan(message: File, book: File) -> pl.LazyFrame:
+    books = _scan_typed(book).rename({"line": "book_line"})
+    return pl.concat([_scan_typed(message), books], how="horizontal")
 
 
 def _read_by_line(pair: Pair, message: File, book: File, rounded_times: bool, quarantine: bool) -> DayTable:
@@ -147,7 +161,7 @@ def _read_by_line(pair: Pair, message: File, book: File, rounded_times: bool, qu
     frame = good.rename({f"{name}@book": name for name in book.columns}).lazy()
     found = frame.select(facts(levels)).collect().row(0, named=True)
     notes = notes_on(pair, message.header, found, rounded_times)
-    return DayTable(frame, good.height, both.height, levels, found["last"], bad, notes)
+    return DayTable(lambda: frame, good.height, both.height, levels, found["last"], bad, notes)
 
 
 def _scan_typed(file: File) -> pl.LazyFrame:

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from quantattn.data.market.rebuild import compiled
+from quantattn.data.schema import NEW
 from quantattn.data.sources.lobster_files import BROKEN_STREAM, MESSAGE_COLUMNS, File
 from quantattn.data.threads import each, spans
 
@@ -21,10 +22,11 @@ _PART = 1 << 16
 _PIECE = 1 << 21  # bytes from which on a thread of its own is begun for a part of a file
 
 
-def read_whole(message: File, book: File) -> pl.DataFrame | None:
-    """Messages beside books, or None where a file is large or a line is not plain, which the scanner then judges.
+def read_whole(message: File, book: File) -> tuple[pl.DataFrame, dict[str, int]] | None:
+    """Messages beside books, and the values of `lobster_notes.facts`.
 
-    Columns as in the files, with `line` (from 0), and `ns` and `decimals` in place of the time.
+    None where a file is large, a line is not plain or a row breaks a rule, which the scanner then judges. Columns as in
+    the files, with `line` (from 0), and `ns` in place of the time.
 
     Raises:
         RuntimeError: numba is not installed.
@@ -40,7 +42,7 @@ def read_whole(message: File, book: File) -> pl.DataFrame | None:
         if not len(data) or data[-1] != ord("\n"):
             data = np.append(data, np.uint8(ord("\n")))
         read.append(_pieces(data))
-    counts = [each(_lines, pieces) for pieces in read]
+    counts = [each(parser.lines, pieces) for pieces in read]
     if sum(counts[0]) != sum(counts[1]):
         return None
     # One array, no longer than its lines: memory comes in large pages then, which are cleared before they are had.
@@ -55,9 +57,13 @@ def read_whole(message: File, book: File) -> pl.DataFrame | None:
 
     if not all(each(parse, [(file, i) for file in (0, 1) for i in range(len(read[file]))])):
         return None
-    columns: dict[str, NDArray[np.signedinteger]] = dict(zip(names, made, strict=True))
-    columns |= {"ns": columns.pop(MESSAGE_COLUMNS[0]), "decimals": decimals}
-    return pl.DataFrame(columns).with_row_index("line")
+    found = np.zeros(5, np.int64)
+    if not n or not parser.judge(out[0], decimals, out[1], found):
+        return None
+    frame = pl.DataFrame(dict(zip(names, made, strict=True))).rename({MESSAGE_COLUMNS[0]: "ns"}).with_row_index("line")
+    facts = dict(zip(("finest", "coarsest", "new", "strangers", "first_stranger"), found.tolist(), strict=True))
+    numbers = frame["order_id"].filter(frame["kind"] == NEW).n_unique()
+    return frame, facts | {"last": int(out[0][0, -1]), "rows": n, "new_numbers": numbers}
 
 
 def _pieces(data: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
@@ -73,10 +79,6 @@ def _after_line(data: NDArray[np.uint8], place: int) -> int:
         if len(ends):
             return at + int(ends[0]) + 1
     return len(data)
-
-
-def _lines(data: NDArray[np.uint8]) -> int:
-    return sum(int(np.count_nonzero(data[at : at + _PART] == ord("\n"))) for at in range(0, len(data), _PART))
 
 
 def _bytes(path: Path) -> NDArray[np.uint8] | None:

@@ -40,7 +40,8 @@ def outcome(folder: Path) -> object:
 
 def whole(folder: Path, name: str = NAME) -> pl.DataFrame | None:
     message, book = folder / name.format("message"), folder / name.format("orderbook")
-    return read_whole(open_file(message, MESSAGE_COLUMNS), open_file(book, None))
+    read = read_whole(open_file(message, MESSAGE_COLUMNS), open_file(book, None))
+    return None if read is None else read[0]
 
 
 @pytest.mark.parametrize("dress", ["plain", "crlf", "header", "no end", "gzip"])
@@ -56,7 +57,6 @@ def test_every_dress_is_parsed_and_gives_the_same_table(tmp_path: Path, dress: s
     made = whole(folder, f"{NAME}.gz" if dress == "gzip" else NAME)
     assert made is not None
     assert made["ns"][-3:].to_list() == [34_201_500_000_000, 34_201_500_000_000, 34_202_000_000_001]
-    assert made["decimals"][-3:].to_list() == [1, 2, 9]
     fast = outcome(folder)
     always.setattr(lobster, "TABLE", 0)  # nothing is held, so that the scanner reads the files again
     assert outcome(folder) == fast
@@ -129,6 +129,62 @@ def test_what_is_not_plain_is_not_parsed(tmp_path: Path, line: str) -> None:
     assert whole(write_pair(tmp_path, [*ROWS, line], [*LEVELS, LEVELS[0]])) is None
     assert whole(write_pair(tmp_path, [*ROWS, "34203,1,5,10,2,1"], [*LEVELS, LEVELS[0]])) is not None
     assert whole(write_pair(tmp_path, [*ROWS, "34203,1,5,10,2,1"], LEVELS)) is None
+
+
+LAST = "34203.5,1,9,10,2238200,1"
+BOOK = "2239500,100,2238200,10"
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "kept"),
+    [
+        ("86399.999999999,1,9,0,1,1", BOOK, True),
+        ("86400,1,9,0,1,1", BOOK, False),
+        ("34203.5,0,9,10,2238200,1", BOOK, False),
+        ("34203.5,8,9,10,2238200,1", BOOK, False),
+        ("34203.5,1,9,-1,2238200,1", BOOK, False),
+        ("34203.5,5,9,10,2238200,0", BOOK, True),
+        ("34203.5,4,9,10,2238200,0", BOOK, False),
+        ("34203.5,5,9,10,2238200,2", BOOK, False),
+        ("34203.5,7,0,0,1,-1", BOOK, True),
+        ("34203.5,7,0,0,2,-1", BOOK, False),
+        ("34203.5,7,0,0,-2,-1", BOOK, False),
+        ("34203.5,1,9,10,0,1", BOOK, False),
+        ("34202.000000000,1,9,10,2238200,1", BOOK, False),
+        (LAST, "9999999999,0,-9999999999,0", True),
+        (LAST, "0,100,2238200,10", False),
+        (LAST, "2239500,100,0,10", False),
+        (LAST, "2239500,-1,2238200,10", False),
+        (LAST, "2239500,100,2238200,-1", False),
+    ],
+)
+def test_rows_at_the_edge_of_every_rule(
+    tmp_path: Path, line: str, level: str, kept: bool, always: pytest.MonkeyPatch
+) -> None:
+    folder = write_pair(tmp_path, [*ROWS, line], [*LEVELS, level])
+    assert (whole(folder) is not None) == kept
+    fast = outcome(folder)
+    assert isinstance(fast, str) != kept
+    always.undo()
+    assert outcome(folder) == fast
+
+
+@pytest.mark.parametrize("decimals", [[3, 3], [3, 2], [6, 0], [9, 1]])
+@pytest.mark.parametrize("strangers", [(), (5, 17), (29,)])
+def test_doubts_are_the_same(
+    tmp_path: Path, decimals: list[int], strangers: tuple[int, ...], always: pytest.MonkeyPatch
+) -> None:
+    """Orders of both sides, of which some are not in the book after them, under clocks of every kind."""
+    rows = []
+    for i in range(30):
+        time = f"{34200 + i}.{'7' * decimals[i % 2]}".removesuffix(".")
+        price = 2238200 - 100 * (i in strangers) + 1300 * (i % 2)
+        rows.append(f"{time},1,{i},10,{price},{1 - i % 2 * 2}")
+    folder = write_pair(tmp_path, rows, [BOOK] * 30)
+    fast = outcome(folder)
+    assert ("not in the book" in str(fast)) == (bool(strangers) and decimals != [3, 2])  # those are refused as rounded
+    always.undo()
+    assert outcome(folder) == fast
 
 
 @pytest.mark.parametrize("threads", [1, 3])
