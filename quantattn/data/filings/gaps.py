@@ -44,13 +44,14 @@ def index_at_end(text: str, chosen: Sequence[Choice], every: Sequence[Heading]) 
     them opens an item and none but the last, below which notes may stand, has text. A short report whose items are all
     answered in a line takes more than a tenth of itself.
     """
-    first = len(text) - _SHARE_OF_INDEX * len(text)
-    if sum(heading.start > first for heading in every) < _FEWEST or any(each.start <= first for each, _ in chosen):
+    if len(every) < _FEWEST:
         return []
-    stop = end_of_report(text, every[-1].end)
+    stop = end_of_report(text, chosen[-1][0].end if chosen else every[-1].end)
     first = stop - _SHARE_OF_INDEX * len(text)
+    if any(heading.start <= first for heading, _ in chosen):
+        return []
     rows = [heading for heading in every if first < heading.start < stop]
-    if len(rows) < _FEWEST or any(each.start <= first for each, _ in chosen):
+    if len(rows) < _FEWEST:
         return []
     return rows if max(telling_lengths(text[:stop], rows)[:-1]) < ENOUGH_TEXT else []
 

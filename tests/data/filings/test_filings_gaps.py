@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from quantattn.data.filings.forms import FAMILIES, form_on_cover, other_form_on_cover
 from quantattn.data.filings.items import BY_REFERENCE, FOUND, MISSING, OMITTED, Items, items_of, status_of
-from quantattn.data.filings.parsed import OTHER_FORM, Parsed, Request
+from quantattn.data.filings.parsed import OTHER_FORM, UNREADABLE, Parsed, Request
 from quantattn.data.filings.parsing import parse
 
 PROSE = "We make anvils and sell them in forty countries, and nobody has been hurt by one of them.\n" * 8
@@ -95,6 +96,11 @@ def test_an_index_at_the_end_is_no_list_of_items() -> None:
     assert items["2"] == joined("Properties", PROSE, "FORM 10-K CROSS-REFERENCE INDEX")
     assert items["1"] == "Item 1.\tBusiness\tPages 3-9\nGeneral development\tPage 4"
     assert (items.status["1"], items.status["8"], items.status["3"]) == (BY_REFERENCE, BY_REFERENCE, MISSING)
+    paged = "Item 1.\tBusiness\t3\nItem 1A.\tRisk Factors\t10\nItem 7.\tDiscussion\t21\nItem 8.\tStatements\t41"
+    front = items_of(joined("ACME INC.", paged, report, "Properties", PROSE, SIGNED), "10-K")
+    assert names(front) == titled  # a table of contents opens nothing
+    exhibits = joined(report, "Properties", PROSE, INDEX, SIGNED, "EXHIBIT 10", PROSE * 40)
+    assert names(items_of(exhibits, "10-K")) == names(items)  # behind the signatures nothing counts
     rows = INDEX + "Item 9.\tChanges in and Disagreements with Accountants\tNot applicable\n"
     rows += f"Item 15.\tExhibits\tPage 70\n(a) {PART_III * 6}\n"
     noted = items_of(joined(report, "Properties", PROSE, rows, SIGNED), "10-K")  # a note below the last row is its own
@@ -123,9 +129,19 @@ def test_what_a_part_says_before_its_first_item_is_no_answer_to_the_item_before(
     assert items_of(text, "10-K").status["9B"] == OMITTED
 
 
+def test_short_items_at_the_end_of_a_report_are_no_index() -> None:
+    text = joined("PART I", "Item 1. Financial Statements", PROSE * 9, "Item 2. Management’s Discussion", PROSE * 9)
+    text = joined(text, "Item 4. Controls and Procedures", PROSE * 9, "PART II", "Item 1. Legal Proceedings\nNone.")
+    text = joined(text, "Item 3. Defaults Upon Senior Securities\nNone.", "Item 5. Other Information\nNone.", SIGNED)
+    items = items_of(text, "10-Q")
+    assert names(items) == [("I.1",), ("I.2",), ("I.4",), ("II.1",), ("II.3",), ("II.5",)]
+    assert items.outside[2] == len(SIGNED.strip()) + 1
+
+
 WRITTEN = (
     *(("Item 1. ", "ITEM ONE - "), ("Item 1A. ", "ITEM ONE A - "), ("Item 2. ", "Item Two. ")),
     *(("Item 7. ", "ITEM SEVEN - "), ("Item 10. ", "I TEM TEN. "), ("Item 11. ", "I TEM 11. ")),
+    *(("Item 14. ", "Item Fourteen. "), ("Item 15. ", "ITEM FIFTEEN - ")),
     *(("PART I\n", "P ART I\n"), ("PART III", "PAR T III")),
 )
 
@@ -133,9 +149,10 @@ WRITTEN = (
 def test_numbers_in_words_and_letters_that_stand_apart_open_the_same_items() -> None:
     text = joined("ACME INC.", "PART I", "Item 1. Business", PROSE, "Item 1A. Risk Factors", PROSE)
     text = joined(text, "Item 2. Properties", "None.", "PART II", "Item 7. Management’s Discussion", PROSE, "PART III")
-    text = joined(text, "Item 10. Directors", PART_III, "Item 11. Executive Compensation", PART_III, SIGNED)
+    text = joined(text, "Item 10. Directors", PART_III, "Item 11. Executive Compensation", PART_III)
+    text = joined(text, "Item 14. Principal Accountant Fees", PART_III, "Item 15. Exhibits", PROSE, SIGNED)
     items, other = items_of(text, "10-K"), text
-    assert len(items.sections) == 6
+    assert len(items.sections) == 8
     for plain, written in WRITTEN:
         assert text.count(plain) == 1
         other = other.replace(plain, written)
@@ -271,3 +288,10 @@ def test_a_typed_report_is_read_without_any_lines_around_it_and_within_an_empty_
 def test_a_page_of_another_form_says_which(tmp_path: Path) -> None:
     found = parsed(tmp_path / "a.html", "<html><body><p>FORM 20-F</p><p>Annual</p><p>report</p></body></html>")
     assert (found.status, found.detail) == (OTHER_FORM, "20-F, by its cover")
+
+
+@pytest.mark.parametrize("content", [b"", b" \r\n" * 9, b"\xef\xbb\xbf", gzip.compress(b"")])
+def test_an_empty_file_is_called_so(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    *_, last = parse(Request(str(tmp_path / "x"), FAMILIES))
+    assert (last.status, last.detail) == (UNREADABLE, "an empty file")
