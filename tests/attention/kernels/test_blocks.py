@@ -34,15 +34,6 @@ STEPS = 16
 
 
 @triton.jit
-def _loaded(bounds, places, here):
-    """The bounds at these places of tensors of bounds."""
-    left = None if bounds.left is None else tl.load(bounds.left + places, here)
-    right = None if bounds.right is None else tl.load(bounds.right + places, here)
-    prefix = None if bounds.prefix is None else tl.load(bounds.prefix + places, here)
-    return Bounds(left, right, prefix)
-
-
-@triton.jit
 def _write_seen(out_ptr, n_q_ptr, n_k_ptr, bounds, n, CASES: tl.constexpr, SIZE: tl.constexpr):
     """Of n cases, SIZE × SIZE numbers each, CASES a program."""
     case = (tl.program_id(0) * CASES + tl.arange(0, CASES))[:, None, None]
@@ -50,7 +41,11 @@ def _write_seen(out_ptr, n_q_ptr, n_k_ptr, bounds, n, CASES: tl.constexpr, SIZE:
     row = tl.arange(0, SIZE)
     query, key = row[None, :, None], row[None, None, :]
     n_q, n_k = tl.load(n_q_ptr + case, here), tl.load(n_k_ptr + case, here)
-    seen = sees(query, key, n_q, n_k, _loaded(bounds, case, here))
+    # In the kernel itself: a function compiled by triton 3.6 cannot return None.
+    left = None if bounds.left is None else tl.load(bounds.left + case, here)
+    right = None if bounds.right is None else tl.load(bounds.right + case, here)
+    prefix = None if bounds.prefix is None else tl.load(bounds.prefix + case, here)
+    seen = sees(query, key, n_q, n_k, Bounds(left, right, prefix))
     tl.store(out_ptr + (case * SIZE + query) * SIZE + key, seen.to(tl.int32), here)
 
 
@@ -67,13 +62,16 @@ def _write_visits(
         tl.load(tiles.n_q + tile, here),
         tl.load(tiles.n_k + tile, here),
     )
-    bounds = _loaded(bounds, tile, here)
+    left = None if bounds.left is None else tl.load(bounds.left + tile, here)
+    right = None if bounds.right is None else tl.load(bounds.right + tile, here)
+    prefix = None if bounds.prefix is None else tl.load(bounds.prefix + tile, here)
+    given = Bounds(left, right, prefix)
     if OF_KEYS:
         BLOCK: tl.constexpr = BLOCK_N
-        visit = key_blocks(first, n_q, n_k, bounds, BLOCK_M, BLOCK_N, False)
+        visit = key_blocks(first, n_q, n_k, given, BLOCK_M, BLOCK_N, False)
     else:
         BLOCK: tl.constexpr = BLOCK_M
-        visit = query_blocks(first, n_q, n_k, bounds, BLOCK_M, BLOCK_N, False)
+        visit = query_blocks(first, n_q, n_k, given, BLOCK_M, BLOCK_N, False)
     cut = count_blocks(visit, BLOCK, True)
     full = count_blocks(visit, BLOCK, False)
     for step in range(STEPS):
