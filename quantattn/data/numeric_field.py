@@ -48,9 +48,8 @@ class NumericField:
             ordered = np.sort(values)
         bent = ordered.astype(np.float64)
         if not is_linear(name):  # in place: fresh memory costs more than the arithmetic
-            sign = np.sign(bent)
             np.log1p(np.abs(bent, out=bent), out=bent)
-            bent *= sign
+            np.negative(bent, out=bent, where=ordered < 0)
         center = _mean(bent, counts)
         bent -= center
         scale = math.sqrt(_mean(np.square(bent, out=bent), counts))
