@@ -44,10 +44,11 @@ def index_at_end(text: str, chosen: Sequence[Choice], every: Sequence[Heading]) 
     them opens an item and none but the last, below which notes may stand, has text. A short report whose items are all
     answered in a line takes more than a tenth of itself.
     """
-    if len(every) < _FEWEST:
+    reach = _SHARE_OF_INDEX * len(text)
+    if len(every) < _FEWEST or (chosen and chosen[0][0].start <= chosen[-1][0].end - reach):  # they are farther apart
         return []
     stop = end_of_report(text, chosen[-1][0].end if chosen else every[-1].end)
-    first = stop - _SHARE_OF_INDEX * len(text)
+    first = stop - reach
     if any(heading.start <= first for heading, _ in chosen):
         return []
     rows = [heading for heading in every if first < heading.start < stop]
