@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
@@ -27,6 +28,9 @@ def trainer_of(
 ) -> Trainer:
     """Lightning's trainer for one process of a run."""
     each = settings.batches_a_step // settings.sharing
+    # Deterministic algorithms would fill with NaN whatever is allocated. Here nothing is read before it is written:
+    # kernels are tested on results that were NaN.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return Trainer(
         accelerator=settings.accelerator,
         devices=settings.devices,

@@ -22,8 +22,9 @@ class Blocks:
 
 
 FORWARD = Blocks(1, 1, 4)
-BACKWARD = Blocks(1, 32, 4)
-"""A program sums the weight's gradient over rows · steps rows, so its bits depend on these and on no GPU's size."""
+BACKWARD = Blocks(2, 32, 2)
+"""A program sums the weight's gradient over rows · steps rows, so its bits depend on these and on no GPU's size. On an
+H200 with triton 3.6.0, 65,536 rows of 768 take 245 µs; with Blocks(1, 32, 4) 268."""
 
 SMALL = Blocks(2, 3, 1)
 """Under the interpreter, where small blocks cross more edges."""
