@@ -96,8 +96,9 @@ def _add_norm_bwd(
 
 
 def blocks_for(c: int, blocks: Blocks) -> Blocks:
-    """Those of rows of C entries: more warps for the longer ones, which would not fit into registers."""
-    return replace(blocks, num_warps=min(16, max(blocks.num_warps, triton.next_power_of_2(c) // 512)))
+    """Those of rows of C entries: one row and more warps for the longer ones, which would not fit into registers."""
+    rows = blocks.rows if c <= 1024 else 1
+    return replace(blocks, rows=rows, num_warps=min(16, max(blocks.num_warps, triton.next_power_of_2(c) // 512)))
 
 
 def launch_add_norm(
