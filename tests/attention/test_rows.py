@@ -256,4 +256,5 @@ def test_the_kernels_assemble_without_a_spill_and_move_128_bits_at_a_time() -> N
     assert {row["capability"] for row in table} == {80, 90, 100}
     # Sums across warps take some bytes of shared memory; changing from one layout to another would take a row's.
     assert not [row for row in table if row["spills"] or not row["wide"] or row["shared"] > 256]
-    assert not [row for row in table if row["registers"] > 128]
+    # With up to 192 a multiprocessor holds five programs of two warps, whose loads hide each other.
+    assert not [row for row in table if row["registers"] > (192 if row["kernel"] == "norm back" else 64)]
