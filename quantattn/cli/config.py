@@ -16,7 +16,7 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -219,10 +219,9 @@ def explain(name: str, error: Exception, arguments: list[str]) -> str:
         key = match[1].split("@")[0]
         return f"unknown setting {key!r}{nearest_key(key, name, overrides)}"
     if match := re.search(r"Could not find '([^']+)'\s+Available options in '([^']+)':((?:\n\t.*)*)", text):
-        group, options = match[2], match[3].split()
-        choice = match[1].removeprefix(f"{group}/")
-        hint, there = nearest(choice, options), ", ".join(sorted(options))
-        return f"{group}={choice}: there is no such {group}{hint}" + ("" if there in hint else f" ({there})")
+        return _no_such(match[2], match[1].removeprefix(f"{match[2]}/"), match[3].split())
+    if match := re.search(r"Could not load '([^'/]+)/([^']+)'", text):  # one of a list of options
+        return _no_such(match[1], match[2], [path.stem for path in (conf_folder() / match[1]).glob("*.yaml")])
     if match := re.search(r"Missing mandatory value: (\S+)", text):
         # An interpolation of the missing setting has a key of its own.
         full = str(getattr(error, "full_key", None))
@@ -231,11 +230,19 @@ def explain(name: str, error: Exception, arguments: list[str]) -> str:
         return f"{key} is missing: give {key}=…"
     if match := re.search(r"Error parsing override '([^'=]*)'", text):
         return f"{match[1]!r} is no setting: write key=value"
+    if isinstance(error, OverrideParseException):  # whose words may quote a password
+        key = error.override.split("=")[0]
+        return f"the value of {key} cannot be read: put it in quotes of its own, such as {key}='\"a, b (c)\"'"
     if match := re.search(r"raised while resolving interpolation: (.*)", text):
         return match[1]
     first = text.strip().split("\n")[0]
     cause = str(error.__cause__).split("\n")[0] if error.__cause__ is not None else ""
     return f"{first}: {cause}" if cause and cause not in first else first
+
+
+def _no_such(group: str, choice: str, options: list[str]) -> str:
+    hint, there = nearest(choice, options), ", ".join(sorted(options))
+    return f"{group}={choice}: there is no such {group}{hint}" + ("" if there in hint else f" ({there})")
 
 
 def nearest_key(key: str, name: str, overrides: list[str]) -> str:
