@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from quantattn.batch import Vectors
 from quantattn.nn.config import EncoderConfig
 from quantattn.nn.invariant import Linear, elementwise
+from quantattn.nn.lookup import look_up
 
 
 class Embedding(nn.Module):
@@ -71,7 +71,7 @@ class Embedding(nn.Module):
             for name, table in zip(self.names, self.tables, strict=True):
                 _check_codes(name, fields[name], table.weight.shape[0])  # type: ignore[arg-type,index]
         terms = [
-            functional.embedding(fields[name], table.weight)  # type: ignore[arg-type]
+            look_up(fields[name], table.weight)  # type: ignore[arg-type]
             for name, table in zip(self.names, self.tables, strict=True)
         ]
         if self.project is not None:
