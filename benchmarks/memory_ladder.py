@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from memory_models import MAKERS, beside, size_of
 from trained import Recipe, judge, market_of, read_cells, train
 
@@ -119,6 +120,18 @@ def cut_short(prepared: Prepared, market: SyntheticMarket) -> Prepared:
     return replace(prepared, train=train, valid=valid, test=test, bayes_in_context=bayes_in_context(market, test))
 
 
+def as_large(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A state whose tables of codes have as many rows as `own`: a market may know one code of a field more or less than
+    the one before. Codes that it alone knows begin as they are in `own`.
+    """
+    made = dict(state)
+    for name, value in state.items():
+        if value.shape[1:] == own[name].shape[1:] and len(value) != len(own[name]):
+            rows = min(len(value), len(own[name]))
+            made[name] = torch.cat([value[:rows].to(own[name]), own[name][rows:]])
+    return made
+
+
 def model_of(method: str, size: str, prepared: Prepared, reach: int, seed: int) -> Model:
     """A model of that kind, as large as the encoder of that size; baselines are made to see `reach` events."""
     torch.manual_seed(seed)
@@ -207,7 +220,7 @@ class Ladder:
                 f"{path} is not there, with which {method}, seed {seed}, goes on from {before[-1]} events: name its "
                 f"folder with --weights, or take the rows of this method out of {self.path}"
             )
-        model.load_state_dict(read_checkpoint(path)["state_dict"])
+        model.load_state_dict(as_large(read_checkpoint(path)["state_dict"], model.state_dict()))
 
     def measure(self, distance: int, prepared: Prepared, method: str, seed: int, say: Callable[[str], None]) -> Cell:
         """Train one model, as long as the encoder of this distance would take, and judge it."""

@@ -17,7 +17,7 @@ import torch
 
 MILLISECONDS = 100
 """From one sample to the next."""
-QUERY = ["nvidia-smi", "--id=0", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
+QUERY = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
 
 
 def own_memory(pid: int | str = "self") -> float:
@@ -37,7 +37,9 @@ class Watch:
         self._ended = threading.Event()
         self._smi: Any = None
         if torch.cuda.is_available() and shutil.which("nvidia-smi"):
-            self._smi = subprocess.Popen([*QUERY, f"--loop-ms={MILLISECONDS}"], stdout=subprocess.PIPE, text=True)
+            # Not by its number, which is another one here where only some of the machine's are to be seen.
+            own = f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}"
+            self._smi = subprocess.Popen([*QUERY, own, f"--loop-ms={MILLISECONDS}"], stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
         return self

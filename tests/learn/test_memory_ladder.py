@@ -17,7 +17,7 @@ from quantattn.learn.closing import judged
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     from long_memory import arguments, checked, climb
-    from memory_ladder import CUT, ENCODER, Ladder, cut_short, events_of, model_of, prepared_of, recipe_of
+    from memory_ladder import CUT, ENCODER, Ladder, as_large, cut_short, events_of, model_of, prepared_of, recipe_of
     from trained import judge, market_of, scores_of
 
 
@@ -93,3 +93,12 @@ def test_baselines_that_are_kept_give_the_table_of_those_that_are_fitted_anew(tm
         expected = judged(prepared, "label", scores_of(model, prepared, recipe), seed=0)[0]
         assert judge(model, prepared, recipe, kept) == judge(model, prepared, recipe) == expected
     assert len(kept) > 2
+
+
+def test_a_market_with_other_codes_goes_on_with_those_that_both_know() -> None:
+    three, five = (nn.Embedding(count, 2).state_dict() for count in (3, 5))
+    for state, own in ((three, five), (five, three)):
+        begun = as_large(state, own)["weight"]
+        assert torch.equal(begun[:3], state["weight"][:3])
+        assert torch.equal(begun[3:], own["weight"][3:])
+    assert as_large(three, three) == three

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from quantattn import __version__
 from quantattn.data.shards.layout import FORMAT, digest
 from quantattn.data.sources.lobster import scan_lobster
 from quantattn.data.sources.lobster_files import find_pairs
@@ -49,7 +49,7 @@ def pieces_of(made: Callable[..., Any], settings: Mapping[str, Any], read: Read)
         settings: what it is given; its `path`, if it has one, is a file, a folder or a pattern.
         read: makes the source with some settings replaced.
     """
-    version = metadata.version("quantattn")
+    version = __version__
     own = {name: value for name, value in settings.items() if name not in NO_CHANGE}
     common = [FORMAT, version, str(getattr(made, "__qualname__", made)), own, _named_files(own)]
     path = settings.get("path")
