@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from memory_models import MAKERS, beside, size_of
+from torch import Tensor
 from trained import Recipe, judge, market_of, read_cells, train
 
 from quantattn.cli.benchmarks.results import results_file
