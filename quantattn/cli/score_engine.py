@@ -187,13 +187,19 @@ def _teller(out: Console) -> Callable[[Progress], None]:
 
 @contextmanager
 def _told_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether a SIGTERM or a SIGUSR1 has come, which meanwhile end nothing."""
+    """Whether a SIGTERM or a SIGUSR1 has come: the first ends nothing, the second the command, which loses a shard."""
     stopped: list[int] = []
+
+    def told(given: int, _: Any) -> None:
+        if stopped:
+            raise SystemExit(128 + signal.SIGTERM)
+        stopped.append(given)
+
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     numbers = (signal.SIGTERM, signal.SIGUSR1)
-    before = {number: signal.signal(number, lambda given, frame: stopped.append(given)) for number in numbers}
+    before = {number: signal.signal(number, told) for number in numbers}
     try:
         yield lambda: bool(stopped)
     finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from quantattn.cli import score_engine
@@ -20,3 +23,18 @@ def test_on_a_cpu_workers_are_as_many_as_cores_and_as_what_there_is_to_do(
     assert asked.devices(shards) == ("cpu",) * workers
     told = EngineSettings(deterministic="batch", device="cpu", threads=threads, workers=3)
     assert told.devices(shards) == ("cpu",) * 3
+
+
+def test_the_first_sigterm_is_noted_and_the_second_ends_the_command() -> None:
+    before, noted = signal.getsignal(signal.SIGTERM), []
+
+    def told_twice() -> None:
+        with score_engine._told_to_stop() as stop:
+            for _ in range(3):
+                noted.append(stop())
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit, match="143"):
+        told_twice()
+    assert noted == [False, True]
+    assert signal.getsignal(signal.SIGTERM) is before
