@@ -5,7 +5,9 @@ python little_memory.py FOLDER     prints one line of JSON
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import gc
 import json
 import resource
 import sys
@@ -25,6 +27,8 @@ from quantattn.nn.memory import OutOfMemory
 CPU = TrainerSettings(max_steps=3, validate_every=3)
 LENGTH = 50
 MIB = 1 << 20
+_M_MMAP_THRESHOLD = -3
+"""Of glibc's malloc.h: pieces from so many bytes on are asked of the system."""
 
 
 def module(steps: int = 3) -> Training:
@@ -33,7 +37,13 @@ def module(steps: int = 3) -> Training:
 
 
 def limit(mebibytes: int) -> None:
-    """Let this process have so much more address space than it has."""
+    """Let this process have so much more address space than it has, and draw on nothing that it had and gave up.
+
+    A process that has freed large pieces takes larger ones from its heap, where they lie: as many as tests before left;
+    and what nobody refers to any more may be given up at any time.
+    """
+    gc.collect()
+    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 16)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + mebibytes * MIB
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
