@@ -20,7 +20,7 @@ from quantattn.score import Work, make_plan
 from quantattn.score.outputs import Scores
 from quantattn.score.worker import Worker
 
-TOKENS = 200_000
+TOKENS = 1_000_000
 """Numbers of so many tokens are asked of the system one tensor at a time: none is given what others have freed."""
 
 
@@ -51,7 +51,7 @@ def said(case: str) -> str:
     call, length, _ = CASES[case]
     run = call(sequences(TOKENS // length, length=length))
     torch.set_num_threads(1)
-    limit(8)
+    limit(40)
     try:
         run()
     except OutOfMemory as error:
@@ -71,7 +71,7 @@ def sentences() -> dict[str, str]:
 @pytest.mark.parametrize("case", CASES)
 def test_the_batch_and_the_setting_are_named(case: str, sentences: dict[str, str]) -> None:
     sentence = sentences[case]
-    assert sentence.startswith("memory is out where a batch of 200,000 tokens is scored ("), sentence
+    assert sentence.startswith("memory is out where a batch of 1,000,000 tokens is scored ("), sentence
     assert sentence.endswith(f"); {CASES[case][2]}")
     assert "\n" not in sentence
 
