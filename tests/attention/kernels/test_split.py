@@ -97,3 +97,10 @@ def test_what_is_cut():
     assert split.count_parts(split.FEW_QUERIES + 1, 10 * part) == 1
     tables = (configs._DEFAULT, configs._HOPPER, configs._BLACKWELL)
     assert all(2048 % config.block_n == 0 for table in tables for config in table.values())
+
+
+def test_a_tile_has_no_more_rows_than_few_queries_fill():
+    large, small = configs.Config(128, 64, 8, 3), configs.Config(64, 128, 4, 3)
+    assert split.config_of(64, large) == configs.Config(64, 64, 4, 4)
+    assert split.config_of(65, large) == large
+    assert split.config_of(1, small) == small
