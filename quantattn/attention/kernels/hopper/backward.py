@@ -33,9 +33,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from quantattn.attention.kernels.hopper.arithmetic import draw, exp2, hidden_zero, meet, to_16_bits
-from quantattn.attention.kernels.hopper.compat import reshaped, tma_add, tma_finish, tma_load, tma_store
-from quantattn.attention.kernels.hopper.cutting import HALF, clear_keys, clear_rows, hide, is_cut
-from quantattn.attention.kernels.hopper.notes import read_field, write_field
+from quantattn.attention.kernels.hopper.compat import reshaped, tma_add, tma_finish, tma_store
+from quantattn.attention.kernels.hopper.cutting import HALF, clear_keys, hide, is_cut, load_queries
+from quantattn.attention.kernels.hopper.notes import read_field
 from quantattn.attention.kernels.hopper.tiles import load_rows, make_barriers, store_rows
 from quantattn.attention.kernels.hopper.walk import (
     FIELDS,
@@ -163,7 +163,6 @@ def loader(
 ):  # fmt: skip
     """One warp: k and v of a tile of keys, then q, do and the numbers of their rows, 64 rows a stage."""
     PARTS: gl.constexpr = s.parts
-    STAGES: gl.constexpr = s.stages
     TILE: gl.constexpr = 64 * s.d * 2
     tile = 0
     used = 0  # bit i: parity of the inspections of stage i
@@ -182,37 +181,13 @@ def loader(
         member = 0
         for _i in range(walk.steps):
             for part in gl.static_range(PARTS):
-                stage = tile % STAGES
-                parity = (tile // STAGES) & 1
                 row = ((walk.low + at) * PARTS + part) * HALF
                 head = walk.head + member
                 first = (head * tiles_q + walk.slot) * s.block + row
-                beside = p.first - row - (p.n_k - p.n_q)
-                to = stage
-                cut = False
-                if left is not None or right is not None:
-                    cut = is_cut(beside, KEYS, left, right, KEYS)
-                    to = stage + cut * STAGES
-                q_full = signals.q_full.index(to)
-                do_full = signals.do_full.index(to)
-                mbarrier.wait(signals.q_empty.index(stage), parity ^ 1)
-                write_field(buffers.beside, stage, beside)
-                mbarrier.expect(q_full, TILE + HALF * 4)
-                load_rows(q_src, p, p.q_start, p.n_q, row, head, q_full, buffers.q.index(stage), s.packed)
-                tma_load(lse_src, [first], q_full, buffers.lse.index(stage))
-                mbarrier.wait(signals.do_empty.index(stage), parity ^ 1)
-                mbarrier.expect(do_full, TILE + HALF * 4)
-                load_rows(do_src, p, p.q_start, p.n_q, row, head, do_full, buffers.do.index(stage), s.packed)
-                tma_load(delta_src, [first], do_full, buffers.delta.index(stage))
-                if left is not None or right is not None:
-                    if cut:
-                        mbarrier.wait(q_full, (used >> stage) & 1)
-                        mbarrier.wait(do_full, (used >> stage) & 1)
-                        used = used ^ (1 << stage)
-                        clear_rows(buffers, stage, s)
-                        fence_async_shared()
-                        mbarrier.arrive(signals.q_full.index(stage), count=1)
-                        mbarrier.arrive(signals.do_full.index(stage), count=1)
+                used = load_queries(
+                    q_src, do_src, lse_src, delta_src, buffers, signals, p, head, row, first, tile, used, left, right,
+                    KEYS, s,
+                )  # fmt: skip
                 tile += 1
             at, member = advance(at, member, walk, left, right)
         mbarrier.arrive(signals.asked, count=1)

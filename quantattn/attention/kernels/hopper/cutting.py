@@ -1,13 +1,16 @@
-"""What the backward does in blocks that its mask cuts: which they are, what is hidden, and rows that are not finite."""
+"""What the backward does in blocks that its mask cuts: which they are, what is hidden, and rows that are not finite,
+which are cleared where they are loaded."""
 
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from quantattn.attention.kernels.hopper.arithmetic import meet
-from quantattn.attention.kernels.hopper.compat import reshaped
+from quantattn.attention.kernels.hopper.compat import reshaped, tma_load
+from quantattn.attention.kernels.hopper.notes import write_field
+from quantattn.attention.kernels.hopper.tiles import load_rows
 
 HALF = gl.constexpr(64)
 """Keys of a warpgroup, and queries of a tile of scores."""
@@ -72,6 +75,50 @@ def clear_rows(buffers, stage, s: gl.constexpr):
             q.index(i).store(gl.where(keep, y, gl.zeros_like(y)))
             y = do.index(i).load(LAYOUT)
             do.index(i).store(gl.where(keep, y, gl.zeros_like(y)))
+
+
+@gluon.jit
+def load_queries(
+    q_src, do_src, lse_src, delta_src, buffers, signals, p, head, row, first, tile, used, left, right,
+    KEYS: gl.constexpr, s: gl.constexpr,
+):  # fmt: skip
+    """One warp: q, do and the numbers of 64 rows from `row` on into their stage, cleared where the mask cuts.
+
+    `first` is the row in the workspaces of numbers, `tile` how many such loads there were, and bit i of `used` the
+    parity of the inspections of stage i, which comes back as it is afterwards. p places the program's KEYS keys. What
+    is inspected first arrives at the second half of a barrier.
+    """
+    STAGES: gl.constexpr = s.stages
+    BYTES: gl.constexpr = 64 * s.d * 2 + 64 * 4
+    stage = tile % STAGES
+    parity = (tile // STAGES) & 1
+    beside = p.first - row - (p.n_k - p.n_q)
+    to = stage
+    cut = False
+    if left is not None or right is not None:
+        cut = is_cut(beside, KEYS, left, right, KEYS)
+        to = stage + cut * STAGES
+    q_full = signals.q_full.index(to)
+    do_full = signals.do_full.index(to)
+    mbarrier.wait(signals.q_empty.index(stage), parity ^ 1)
+    write_field(buffers.beside, stage, beside)
+    mbarrier.expect(q_full, BYTES)
+    load_rows(q_src, p, p.q_start, p.n_q, row, head, q_full, buffers.q.index(stage), s.packed)
+    tma_load(lse_src, [first], q_full, buffers.lse.index(stage))
+    mbarrier.wait(signals.do_empty.index(stage), parity ^ 1)
+    mbarrier.expect(do_full, BYTES)
+    load_rows(do_src, p, p.q_start, p.n_q, row, head, do_full, buffers.do.index(stage), s.packed)
+    tma_load(delta_src, [first], do_full, buffers.delta.index(stage))
+    if left is not None or right is not None:
+        if cut:
+            mbarrier.wait(q_full, (used >> stage) & 1)
+            mbarrier.wait(do_full, (used >> stage) & 1)
+            used = used ^ (1 << stage)
+            clear_rows(buffers, stage, s)
+            fence_async_shared()
+            mbarrier.arrive(signals.q_full.index(stage), count=1)
+            mbarrier.arrive(signals.do_full.index(stage), count=1)
+    return used
 
 
 @gluon.jit

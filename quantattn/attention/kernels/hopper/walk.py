@@ -100,8 +100,8 @@ def begun_by(block, n_blocks, n_keys):
 
 
 @gluon.jit
-def walk_of(place, head, group, slot, left, right, s: gl.constexpr):
-    """The blocks of queries that see some of the program's keys, of which there may be none."""
+def blocks_that_see(place, left, right, KEYS: gl.constexpr, BLOCK: gl.constexpr):
+    """The first block of BLOCK queries that see some of a program's KEYS keys, and how many there are."""
     shift = place.n_k - place.n_q
     low = 0
     high = place.n_q
@@ -109,15 +109,21 @@ def walk_of(place, head, group, slot, left, right, s: gl.constexpr):
         low = gl.maximum(place.first - right - shift, 0)
     if left is not None:
         high = gl.minimum(gl.minimum(place.first + KEYS, place.n_k) + left - shift, place.n_q)
-    count = gl.maximum(ceil_div(high, s.block) - low // s.block, 0)
-    count = gl.where((place.first < place.n_k) & (low < place.n_q), count, 0)
+    count = gl.maximum(ceil_div(high, BLOCK) - low // BLOCK, 0)
+    return low // BLOCK, gl.where((place.first < place.n_k) & (low < place.n_q), count, 0)
+
+
+@gluon.jit
+def walk_of(place, head, group, slot, left, right, s: gl.constexpr):
+    """The blocks of queries that see some of the program's keys, of which there may be none."""
+    low, count = blocks_that_see(place, left, right, KEYS, s.block)
     offset = 0
     if left is None:
         if right is None:
             offset = start_of(place.first // KEYS, gl.maximum(count, 1), gl.maximum(ceil_div(place.n_k, KEYS), 1))
         else:
             offset = count - 1
-    return Walk(low // s.block, count, offset, count * group, group, head, slot)
+    return Walk(low, count, offset, count * group, group, head, slot)
 
 
 @gluon.jit

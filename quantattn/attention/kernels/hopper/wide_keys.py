@@ -28,11 +28,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from quantattn.attention.kernels.arguments import Place
 from quantattn.attention.kernels.hopper.arithmetic import exp2, meet, to_16_bits
 from quantattn.attention.kernels.hopper.backward import AS_HELD
-from quantattn.attention.kernels.hopper.compat import reshaped, tma_load
-from quantattn.attention.kernels.hopper.cutting import HALF, clear_rows, hide, is_cut
-from quantattn.attention.kernels.hopper.notes import read_field, write_field
+from quantattn.attention.kernels.hopper.compat import reshaped
+from quantattn.attention.kernels.hopper.cutting import HALF, hide, is_cut, load_queries
+from quantattn.attention.kernels.hopper.notes import read_field
 from quantattn.attention.kernels.hopper.tiles import load_rows, make_barriers, store_rows
-from quantattn.attention.kernels.hopper.walk import ceil_div
+from quantattn.attention.kernels.hopper.walk import blocks_that_see, ceil_div
 from quantattn.attention.kernels.primitives import LOG2E, locate
 
 
@@ -91,27 +91,11 @@ class Walk(NamedTuple):
 
 
 @gluon.jit
-def walk_of(p, head, group, slot, left, right):
-    """The walk of a program's keys; it may be empty."""
-    shift = p.n_k - p.n_q
-    low = 0
-    high = p.n_q
-    if right is not None:
-        low = gl.maximum(p.first - right - shift, 0)
-    if left is not None:
-        high = gl.minimum(gl.minimum(p.first + HALF, p.n_k) + left - shift, p.n_q)
-    count = gl.maximum(ceil_div(high, HALF) - low // HALF, 0)
-    count = gl.where((p.first < p.n_k) & (low < p.n_q), count, 0)
-    return Walk(low // HALF, count, group, head, slot)
-
-
-@gluon.jit
 def loader(
     q_src, k_src, v_src, do_src, lse_src, delta_src, buffers, signals, p, kv_head, walk, tiles_q, left, right,
     s: gl.constexpr,
 ):  # fmt: skip
     """One warp: k and v, then q, do and the numbers of their rows, 64 rows a stage."""
-    STAGES: gl.constexpr = s.stages
     TILE: gl.constexpr = 64 * s.d * 2
     mbarrier.expect(signals.kv_full, 2 * TILE)
     load_rows(k_src, p, p.k_start, p.n_k, p.first, kv_head, signals.kv_full, buffers.k, s.packed)
@@ -121,36 +105,11 @@ def loader(
     head = walk.head
     for step in range(walk.count * walk.group):
         at -= 1
-        stage = step % STAGES
-        parity = (step // STAGES) & 1
         row = (walk.low + at) * HALF
         first = (head * tiles_q + walk.slot) * HALF + row
-        beside = p.first - row - (p.n_k - p.n_q)
-        to = stage
-        cut = False
-        if left is not None or right is not None:
-            cut = is_cut(beside, HALF, left, right, HALF)
-            to = stage + cut * STAGES
-        q_full = signals.q_full.index(to)
-        do_full = signals.do_full.index(to)
-        mbarrier.wait(signals.q_empty.index(stage), parity ^ 1)
-        write_field(buffers.beside, stage, beside)
-        mbarrier.expect(q_full, TILE + HALF * 4)
-        load_rows(q_src, p, p.q_start, p.n_q, row, head, q_full, buffers.q.index(stage), s.packed)
-        tma_load(lse_src, [first], q_full, buffers.lse.index(stage))
-        mbarrier.wait(signals.do_empty.index(stage), parity ^ 1)
-        mbarrier.expect(do_full, TILE + HALF * 4)
-        load_rows(do_src, p, p.q_start, p.n_q, row, head, do_full, buffers.do.index(stage), s.packed)
-        tma_load(delta_src, [first], do_full, buffers.delta.index(stage))
-        if left is not None or right is not None:
-            if cut:
-                mbarrier.wait(q_full, (used >> stage) & 1)
-                mbarrier.wait(do_full, (used >> stage) & 1)
-                used = used ^ (1 << stage)
-                clear_rows(buffers, stage, s)
-                fence_async_shared()
-                mbarrier.arrive(signals.q_full.index(stage), count=1)
-                mbarrier.arrive(signals.do_full.index(stage), count=1)
+        used = load_queries(
+            q_src, do_src, lse_src, delta_src, buffers, signals, p, head, row, first, step, used, left, right, HALF, s
+        )
         head = gl.where(at == 0, head + 1, head)
         at = gl.where(at == 0, walk.count, at)
 
@@ -307,7 +266,8 @@ def _attention_bwd_keys(
     slot = sequence * ceil_div(n_q, HALF)
     if s.packed:
         slot = q_start // HALF + sequence
-    walk = walk_of(p, kv_head * group, group, slot, left, right)
+    low, count = blocks_that_see(p, left, right, HALF, HALF)
+    walk = Walk(low, count, group, kv_head * group, slot)
     buffers = Buffers(
         gl.allocate_shared_memory(dtype, [HALF, D], ROWS),
         gl.allocate_shared_memory(dtype, [HALF, D], ROWS),
