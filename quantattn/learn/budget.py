@@ -70,7 +70,7 @@ def find_budget(
     trials = _Trials(module, train, trainer)
 
     def fits(tokens: int) -> bool:
-        done = trials.fits(tokens)
+        done = trials.fits(tokens)  # noqa: F821  it is deleted after the last call
         said(f"a batch of {tokens:,} tokens {'fits' if done else 'does not fit'}")
         return done
 
