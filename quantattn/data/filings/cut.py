@@ -18,13 +18,14 @@ from typing import Any
 from quantattn.data.filings.item_names import PARTS, scheme_of
 from quantattn.data.filings.items import Section, status_of
 from quantattn.data.filings.parsed import CUT, NO_ITEMS, Parsed
+from quantattn.data.filings.shown import day_of
 from quantattn.data.filings.submission import find_accession, pad_cik
 from quantattn.data.filings.text import tidy
 
 ANNUAL = "10-K"
 """The family of every filing of EDGAR-CORPUS, which does not say the form."""
 SIGNATURES = "SIGNATURE"
-METADATA = ("filename", "cik", "year", "filing_type", "filing_date", "company")
+METADATA = ("filename", "cik", "year", "filing_type", "filing_date", "company", "sic", "period_of_report")
 LINKS = ("complete_text_filing_link", "htm_filing_link", "filing_html_index", "source")
 _ITEM = re.compile(r"(?:part_([12])_)?(?:item|section)_?(\d{1,2}(?:[A-C]|\.\d\d)?)", re.IGNORECASE)
 _PART = re.compile(r"part_([12])")
@@ -119,6 +120,9 @@ def read_metadata(values: Mapping[str, Any], form: str | None = None) -> Parsed:
         named=told["filename"],
         year=told["year"],
         filed=told["filing_date"],
+        names=(told["company"],) if told["company"] else (),
+        sic=told["sic"] and told["sic"].zfill(4),
+        period=day_of(told["period_of_report"]),
     )
 
 

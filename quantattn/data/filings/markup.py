@@ -29,7 +29,7 @@ BLOCKS = frozenset((
 CELLS = frozenset(("tr", "td", "th"))
 NOT_TEXT = frozenset(("head", "script", "style", "template", "title"))
 HIDDEN = frozenset(("ix:header", "ix:hidden", "ix:references", "ix:resources"))
-FACTS = frozenset(("dei:DocumentType", "dei:EntityCentralIndexKey", "dei:AmendmentFlag"))
+FACTS = frozenset(("dei:DocumentType", "dei:EntityCentralIndexKey", "dei:AmendmentFlag", "dei:DocumentPeriodEndDate"))
 VOID = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
 )
@@ -73,8 +73,7 @@ class Rendered:
         text: one line a paragraph or table row, cells separated by a tab, blanks single.
         share: visible characters kept / visible characters in the source without its hidden parts.
         hidden: visible characters in hidden parts (`display:none`, the inline-XBRL header), which are left out.
-        cover: facts of the inline-XBRL cover by name: `dei:DocumentType`, `dei:EntityCentralIndexKey`,
-            `dei:AmendmentFlag`.
+        cover: those of `FACTS` that the inline-XBRL cover states, by name.
         facts: all of inline XBRL, when they were asked for.
     """
 

@@ -58,6 +58,8 @@ class Parsed:
     Attributes:
         kind: "submission", "document" (one in its SGML lines), "html", "text", "instance" or `CUT`.
         form, accession, ciks, company: of the header, else of what stands in for it.
+        names, sic: of the header, all filers and the first one's industry.
+        period: of the report, `YYYY-MM-DD`, of the header, the record or the inline-XBRL cover.
         cik_on_cover: filer, from the inline-XBRL cover.
         named, year: of a filing that was cut into items, the name of the file that was cut, and the year that is told.
         accepted, filed: acceptance stamp and filing date as written in the header.
@@ -80,6 +82,9 @@ class Parsed:
     accession: str | None = None
     ciks: tuple[str, ...] = ()
     company: str | None = None
+    names: tuple[str, ...] = ()
+    sic: str | None = None
+    period: str | None = None
     cik_on_cover: str | None = None
     named: str | None = None
     year: str | None = None
@@ -115,4 +120,5 @@ class Parsed:
             for each in values["sections"]
         )
         facts = tuple(Fact(**{**each, "dimensions": tuple(each["dimensions"])}) for each in values["facts"])
-        return Parsed(**{**values, "ciks": tuple(values["ciks"]), "sections": sections, "facts": facts})
+        lists = {name: tuple(values[name]) for name in ("ciks", "names")}
+        return Parsed(**{**values, **lists, "sections": sections, "facts": facts})

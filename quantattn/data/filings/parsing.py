@@ -33,6 +33,7 @@ from quantattn.data.filings.parsed import (
     Parsed,
     Request,
 )
+from quantattn.data.filings.shown import day_of
 from quantattn.data.filings.submission import (
     Document,
     Submission,
@@ -236,6 +237,9 @@ def _take_header(submission: Submission, work: _Work) -> None:
         accession=header.accession or work.known.accession,
         ciks=header.ciks,
         company=header.names[0] if header.names else None,
+        names=header.names,
+        sic=header.sic,
+        period=day_of(header.period),
         accepted=header.accepted,
         filed=header.filed,
         parts_skipped=skipped,
@@ -264,7 +268,12 @@ def _read_text(request: Request, work: _Work) -> None:
         page = render_html(body, request.min_share, request.facts)
         text, share = page.text, page.share
         cik = page.cover.get("dei:EntityCentralIndexKey")
-        known = replace(known, form=known.form or _covered_form(page.cover), cik_on_cover=pad_cik(cik) if cik else None)
+        known = replace(
+            known,
+            form=known.form or _covered_form(page.cover),
+            cik_on_cover=pad_cik(cik) if cik else None,
+            period=known.period or day_of(page.cover.get("dei:DocumentPeriodEndDate")),
+        )
         if page.facts is not None:
             known = replace(known, facts=tuple(page.facts.found), facts_left_out=page.facts.left_out)
     else:

@@ -39,6 +39,7 @@ _CODES = {
 }
 _SPANS = {"duryear": "Y", "durmonth": "M", "durweek": "W", "durday": "D"}
 _AMOUNT = re.compile(r"(\d{1,6})?(?:\.(\d{1,9}))?(?<=\d)", re.ASCII)
+_EIGHT, _ISO = re.compile(r"\d{8}", re.ASCII), re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _WHOLE = re.compile(r"\d{1,6}", re.ASCII)
 _UNIT = re.compile(r"\b(year|month|week|day)s?\b")
 _CATEGORIES = {each.lower(): each for each in ("Large Accelerated Filer", "Accelerated Filer", "Non-accelerated Filer")}
@@ -80,6 +81,14 @@ def told_text(shown: str, form: str) -> str:
     if kind == "exchnameen":
         return next((code for pattern, code in _EXCHANGES if pattern.match(shown)), shown)
     return shown
+
+
+def day_of(told: str | None) -> str | None:
+    """ "20231231", "2023-12-31", "December 31, 2023" → 2023-12-31; None for what is none."""
+    text = " ".join((told or "").split())
+    if _EIGHT.fullmatch(text):
+        text = f"{text[:4]}-{text[4:6]}-{text[6:]}"
+    return _date(text, "ymd" if _ISO.fullmatch(text) else "mdy")
 
 
 def _span(shown: str, unit: str) -> str | None:

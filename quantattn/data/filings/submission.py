@@ -19,6 +19,8 @@ _TYPE = re.compile(r"\s*<TYPE>")
 _TAG = re.compile(r"<(TYPE|SEQUENCE|FILENAME|DESCRIPTION)>([^<\r\n]*)")
 _ACCESSION = re.compile(r"\d{10}-\d{2}-\d{6}")
 _END = re.compile(r"</(?:TEXT|DOCUMENT|SEC-DOCUMENT|IMS-DOCUMENT|SUBMISSION)>|-----END PRIVACY-ENHANCED MESSAGE-----")
+_FILER = re.compile(r"CENTRAL INDEX KEY:|<CIK>")
+_SIC = re.compile(r"\[?(?<!\d)(\d{3,4})\]?$")
 _VALUE = re.compile(r"[^<\r\n]*")
 _HEAD_CHARS = 8_192
 _TAIL_CHARS = 2_048
@@ -34,6 +36,7 @@ class Header:
         form: submission type as written, e.g. "10-K405/A".
         ciks: the filers' central index keys, ten digits each, in the order of the header.
         names: the filers' conformed names, in the same order.
+        sic: standard industrial classification of the first filer, four digits.
         filed: filing date `YYYYMMDD`; a date, not an acceptance time.
         accepted: acceptance stamp as written, New York time.
         period: period of report `YYYYMMDD`; never a time at which anything was known.
@@ -43,6 +46,7 @@ class Header:
     form: str | None
     ciks: tuple[str, ...]
     names: tuple[str, ...]
+    sic: str | None
     filed: str | None
     accepted: str | None
     period: str | None
@@ -145,10 +149,20 @@ def _parse_header(text: str) -> Header:
         form=form.upper(),
         ciks=tuple(dict.fromkeys(pad_cik(cik) for cik in ciks)),
         names=tuple(dict.fromkeys(_every(text, "COMPANY CONFORMED NAME:", "<CONFORMED-NAME>"))),
+        sic=_first_sic(text),
         filed=_first(text, "FILED AS OF DATE:", "<FILING-DATE>"),
         accepted=stamps[0] if stamps else None,
         period=_first(text, "CONFORMED PERIOD OF REPORT:", "<PERIOD>"),
     )
+
+
+def _first_sic(text: str) -> str | None:
+    """The classification that stands before a second filer begins, "SERVICES-PREPACKAGED SOFTWARE [7372]" or "7372"."""
+    filers = [match.start() for match in _FILER.finditer(text)]
+    first = text[: filers[1]] if len(filers) > 1 else text
+    value = _first(first, "STANDARD INDUSTRIAL CLASSIFICATION:", "<ASSIGNED-SIC>")
+    match = _SIC.search(value or "")
+    return match and match[1].zfill(4)
 
 
 def pad_cik(text: str) -> str:

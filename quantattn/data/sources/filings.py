@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import date
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import polars as pl
 
+from quantattn.data.filings.amendments import with_originals
 from quantattn.data.filings.corpus import holds_many, read_corpus
 from quantattn.data.filings.fact_table import fact_table
 from quantattn.data.filings.forms import FAMILIES, family, is_amendment
@@ -29,6 +31,7 @@ from quantattn.data.filings.pool import BAD, Limits, ParsePool
 from quantattn.data.filings.reading import DUPLICATE, Reading, ReadingOptions, finish, parse_filing
 from quantattn.data.filings.store import ParsedStore
 from quantattn.data.filings.submission import pad_cik
+from quantattn.data.filings.tables import Tables, with_tables
 from quantattn.data.schema import CANONICAL_ORDER, Filings, check
 from quantattn.data.sources.source import Source, SourceReport, files_sha256
 
@@ -61,6 +64,7 @@ def scan_filings(
     filers: Mapping[str, str] | None = None,
     forms: tuple[str, ...] = FAMILIES,
     filing_dates: Literal["set_aside", "latest"] = "set_aside",
+    tables: Tables = "rows",
     items: bool = False,
     facts: bool = False,
     on_bad: Literal["quarantine", "refuse"] = "quarantine",
@@ -83,6 +87,9 @@ def scan_filings(
         filing_dates: what to do with a filing of which only the filing date is known (headers before 2000, indexes):
             "set_aside", or "latest": count it as accepted at 22:00 New York of that date, the last moment possible,
             hence public on the next business day.
+        tables: what becomes of tables of numbers in the texts (see `quantattn.data.filings.tables`): "rows" keeps each
+            row as a line with its cells separated by a tab, "drop" leaves them out, "summary" puts a line in the place
+            of each that tells its size and its columns. Items begin and end where they did; `share` is of all the text.
         items: whether to cut each text into the items of its form: two more columns, `items` (a list of `ITEM`, where
             each stands and how, see `quantattn.data.filings.items`) and `annual_report` (text of Exhibit 13, in which
             items that are handed to it are followed; null where there is none).
@@ -95,13 +102,16 @@ def scan_filings(
             changed alone; what no file needs any more is removed from it. Nothing in the result depends on it.
 
     Returns:
-        A source whose table has the columns of `Filings` and `family`, `amendment`, `company`, `ciks` (all filers),
-        `accepted_text` (as written), `time_source`, `n_chars`, `share`, `file`. A filing without an accession number of
-        its own carries its file's name there.
+        A source whose table has the columns of `Filings` and `family`, `amendment`, `amends` (accession number of the
+        original, see `with_originals`), `company`, `ciks` and `names` (all filers), `sic` (of the first), `period` (of
+        the report; never a time at which anything was known), `accepted_text` (as written), `time_source`, `n_chars`,
+        `share`, `file`. A filing without an accession number of its own carries its file's name there.
 
     Raises:
         ValueError: no files, an unknown family, contradictory filers; with on_bad="refuse", what cannot be read.
     """
+    if tables not in get_args(Tables):
+        raise ValueError(f"tables must be one of {', '.join(get_args(Tables))}, got {tables!r}")
     unknown = [name for name in forms if name not in FAMILIES]
     if unknown or not forms:
         raise ValueError(f"forms must be some of {', '.join(FAMILIES)}; got {', '.join(forms) or 'none'}")
@@ -116,9 +126,9 @@ def scan_filings(
         items=items,
         facts=facts,
     )
-    tables = {file: table for file in files if file.is_file() and (table := holds_many(file))}
+    many = {file: kind for file in files if file.is_file() and (kind := holds_many(file))}
     with ParsePool(limits, workers) as pool, ThreadPoolExecutor(pool.workers) as threads:
-        single = [file for file in files if file not in tables]
+        single = [file for file in files if file not in many]
         kept = None if store is None else ParsedStore(store)
         parsing = threads.map(lambda file: parse_filing(file, options, pool, kept), single)
         parsed = dict(zip(single, parsing, strict=True))
@@ -128,8 +138,8 @@ def scan_filings(
         _LOG.info("%d files parsed, %d stood in %s", kept.parsed, kept.standing, kept.folder)
     reads: list[Reading] = []
     for file, name in zip(files, names, strict=True):
-        if file in tables:
-            reads += read_corpus(file, name, tables[file], options, most)
+        if file in many:
+            reads += read_corpus(file, name, many[file], options, most)
         else:
             reads.append(finish(parsed[file], name, options))
     reads = _without_duplicates(reads)
@@ -141,7 +151,8 @@ def scan_filings(
     if len(bad) > _MOST_WARNINGS:
         _LOG.warning("%d more are set aside; the account of the source has all", len(bad) - _MOST_WARNINGS)
     hashes = files_sha256({name: file for name, file in zip(names, files, strict=True) if file.is_file()})
-    return _source(reads, hashes, options)
+    reads, told = _with_tables(reads, tables)
+    return _source(reads, hashes, options, told)
 
 
 def summary(source: FilingSource) -> pl.DataFrame:
@@ -196,14 +207,27 @@ def _without_duplicates(reads: list[Reading]) -> list[Reading]:
     return kept
 
 
+def _with_tables(reads: list[Reading], choice: Tables) -> tuple[list[Reading], tuple[str, ...]]:
+    """Texts with their tables as they were chosen to be, and a note of how many those that are kept have."""
+    if choice == "rows":
+        return reads, ()
+    changed = [with_tables(read.parsed, choice) for read in reads]
+    number = sum(found for read, (_, found) in zip(reads, changed, strict=True) if read.status == OK)
+    note = f"{number:,} tables of numbers: {'left out' if choice == 'drop' else 'a line in the place of each'}"
+    return [replace(read, parsed=parsed) for read, (parsed, _) in zip(reads, changed, strict=True)], (note,)
+
+
 def _reason(read: Reading) -> str:
     return read.detail if read.status == UNREADABLE else f"{read.status} ({read.detail})"
 
 
-def _source(reads: list[Reading], hashes: Mapping[str, str], options: ReadingOptions) -> FilingSource:
+def _source(
+    reads: list[Reading], hashes: Mapping[str, str], options: ReadingOptions, told: tuple[str, ...]
+) -> FilingSource:
     table = pl.DataFrame([_row(number, read) for number, read in enumerate(reads)], schema=_COLUMNS, orient="row")
     kept = table.filter(pl.col("status") == OK).drop(_OF_DOCUMENTS)
     kept = kept.with_columns(pl.col("accession").fill_null(pl.col("file"))).sort(CANONICAL_ORDER, maintain_order=True)
+    kept = with_originals(kept)
     if not options.items:
         kept = kept.drop("annual_report", *(() if table["cut"].any() else ("items",)))
     aside = Counter(read.status for read in reads if read.status != OK)
@@ -212,7 +236,7 @@ def _source(reads: list[Reading], hashes: Mapping[str, str], options: ReadingOpt
         rows_read=kept.height,
         rows_set_aside=dict(sorted(aside.items())),
         files=dict(hashes),
-        notes=_notes(table) + left_out,
+        notes=_notes(table) + _amended(kept) + told + left_out,
     )
     missing = pl.col("items").list.eval(pl.element().struct.field("status") == MISSING).list.sum().cast(pl.Int64)
     documents = table.with_columns(items_missing=missing, items_found=pl.col("items").list.len() - missing).select(
@@ -228,6 +252,7 @@ _COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     **{"entity": pl.String, "event_time": pl.Int64, "available_time": pl.Int64, "seq": pl.Int64},
     **{"form": pl.String, "accession": pl.String, "text": pl.String, "family": pl.String},
     **{"amendment": pl.Boolean, "company": pl.String, "ciks": pl.List(pl.String), "accepted_text": pl.String},
+    **{"names": pl.List(pl.String), "sic": pl.String, "period": pl.Date},
     **{"time_source": pl.String, "n_chars": pl.Int64, "share": pl.Float64, "file": pl.String},
     **{"annual_report": pl.String, "items": pl.List(ITEM), "cut": pl.Boolean},
     **{"kind": pl.String, "parts_skipped": pl.Int64, "facts": pl.Int64, "status": pl.String, "detail": pl.String},
@@ -241,11 +266,18 @@ def _row(number: int, read: Reading) -> tuple[object, ...]:
         *(read.entity, read.event_time, read.available_time, number),
         *(form, read.accession or parsed.named, text, family(form) if form else None),
         *(is_amendment(form) if form else None, parsed.company, list(read.ciks), read.accepted_text),
+        *(list(parsed.names), parsed.sic, date.fromisoformat(parsed.period) if parsed.period else None),
         *(read.time_source, len(text) if text is not None else None, parsed.share, read.file),
         *(parsed.annual_report, item_rows(items) if items is not None else None),
         parsed.kind == CUT,
         *(parsed.kind, parsed.parts_skipped, len(parsed.facts), read.status, read.detail or parsed.report_detail),
     )
+
+
+def _amended(kept: pl.DataFrame) -> tuple[str, ...]:
+    amendments = kept.filter("amendment")
+    missing = amendments["amends"].null_count()
+    return (f"{missing} of {amendments.height} amendments: the original is not among the filings",) if missing else ()
 
 
 def _notes(table: pl.DataFrame) -> tuple[str, ...]:
