@@ -2,64 +2,32 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from quantattn.learn.busy import Busy
 from quantattn.learn.checkpoint import Checkpoints
 from quantattn.learn.files import write_json, write_text
+from quantattn.learn.throughput_table import NAMES, Row, lines, read_rows, sentences, summary
 from quantattn.nn import EncoderConfig
 
 PEAKS = {"H200": 989.5, "H100 80GB HBM3": 989.5, "A100": 312.0}
 """Part of a GPU's name → TFLOP/s of its dense 16-bit products by its data sheet."""
-QUANTILES = (0.5, 0.9, 0.99)
-
-
-@dataclass(frozen=True)
-class Row:
-    """An optimizer step, or with no tokens what came after the last one.
-
-    Attributes:
-        step: optimizer steps done.
-        start: how often the run had gone on before.
-        seconds: since the row before, without the two below.
-        waited: of them, for the loader.
-        tokens: of all processes.
-        tflop: 10¹² operations of the model on them, see `operations`.
-        validating: seconds since the row before in validations.
-        saving: seconds since the row before in which the loop took copies of its state and waited for the disk.
-        graphs: that torch has compiled in this process so far.
-        peak_mib: most memory so far, of the GPU's tensors or else of the process.
-    """
-
-    step: int
-    start: int
-    seconds: float
-    waited: float
-    tokens: int
-    tflop: float
-    validating: float
-    saving: float
-    graphs: int
-    peak_mib: float
-
-
-NAMES = [field.name for field in fields(Row)]
+EVERY = 60.0
+"""Seconds between two writings of the summary."""
 
 
 class Throughput(Callback):
-    """Writes `throughput.csv`, a `Row` a step, and at the end `throughput.json`, their `summary`, and prints it.
+    """Writes `throughput.csv`, a `Row` a step, and every minute `throughput.json`, their `summary`, printed at the end.
 
     Of several processes the first alone does, and takes the others to have batches like its own. A run that goes on
     drops the rows beyond its checkpoint: it is about to make these steps again.
@@ -80,6 +48,7 @@ class Throughput(Callback):
         self._start, self._step = 0, 0
         self._at, self._waited, self._saved = 0.0, 0.0, 0.0
         self._paused, self._validating, self._tokens, self._tflop = 0.0, 0.0, 0, 0.0
+        self._told, self._busy = 0.0, Busy.unknown()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin, or go on below the rows that are there."""
@@ -87,11 +56,12 @@ class Throughput(Callback):
             return
         rows = [row for row in read_rows(self.path) if row.step <= trainer.global_step] if trainer.global_step else []
         self._start, self._step = rows[-1].start + 1 if rows else 0, trainer.global_step
-        write_text(self.path, _lines([NAMES, *map(astuple, rows)]))
+        write_text(self.path, lines([NAMES, *map(astuple, rows)]))
         self._waited, self._saved, self._tokens, self._tflop, self._validating = 0.0, saving(trainer), 0, 0.0, 0.0
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.reset_peak_memory_stats()
-        self._at = self.clock()
+            self._busy = Busy.of(torch.cuda.current_device())
+        self._at = self._told = self.clock()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -108,6 +78,9 @@ class Throughput(Callback):
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             self._write(trainer)
+            if self._at - self._told >= EVERY:  # what a kill leaves is a minute old at most
+                self._told = self._at
+                self._sum_up(trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Another clock runs."""
@@ -139,10 +112,13 @@ class Throughput(Callback):
             saving=saved - self._saved,
             graphs=graphs(),
             peak_mib=peak_mib(),
+            beside_mib=beside_mib(),
+            busy=self._busy.share(),
+            ended=time.time(),
         )
         try:
             with self.path.open("ab") as file:
-                file.write(_lines([astuple(row)]).encode())
+                file.write(lines([astuple(row)]).encode())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
         self._at, self._waited, self._saved = now, loader, saved
@@ -153,9 +129,12 @@ class Throughput(Callback):
             return
         self._tokens, self._tflop = 0, 0.0  # of a step that was not ended
         self._write(trainer)
+        print("\n".join(sentences(self._sum_up(trainer, module))), flush=True)
+
+    def _sum_up(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
         found = summary(read_rows(self.path), self._peak(trainer, module), trainer.world_size)
         write_json(self.folder / "throughput.json", found)
-        print("\n".join(sentences(found)), flush=True)
+        return found
 
     def _peak(self, trainer: Trainer, module: LightningModule) -> float | None:
         if self.peak_tflops is not None or module.device.type != "cuda" or "16" not in str(trainer.precision):
@@ -209,101 +188,9 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a table, if it is there; a last line cut short by a kill is left out.
-
-    Raises:
-        ValueError: it is another table.
-    """
-    raw = path.read_bytes() if path.is_file() else b""
-    lines = list(csv.reader(io.StringIO(raw[: raw.rfind(b"\n") + 1].decode("utf-8", "replace"), newline="")))
-    try:
-        if lines and lines[0] != NAMES:
-            raise ValueError(f"its first line is {lines[0]}")
-        return [_row(line) for line in lines[1:]]
-    except ValueError as error:
-        raise ValueError(f"{path} is no table of throughput: {error}") from None
-
-
-def _row(line: Sequence[str]) -> Row:
-    found: dict[str, Any] = {
-        field.name: int(value) if field.type == "int" else float(value)
-        for field, value in zip(fields(Row), line, strict=True)
-    }
-    return Row(**found)
-
-
-def _lines(rows: Iterable[Iterable[Any]]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
-
-
-def summary(rows: Sequence[Row], peak_tflops: float | None, devices: int = 1) -> dict[str, Any]:
-    """Figures of a table, plain values; seconds, and shares in [0, 1] that are null where nothing was measured.
-
-    The first step of every start compiles and waits for the first batch, so shares of step time, quantiles and
-    `steady_tokens_per_second` are over the other steps; `tokens_per_second` is over all of the time.
-    """
-    steps = [row for row in rows if row.tokens]
-    first = {min(i for i, row in enumerate(steps) if row.start == start) for start in {row.start for row in steps}}
-    steady = [row for i, row in enumerate(steps) if i not in first]
-    spent = math.fsum(row.seconds for row in steady)
-    whole = math.fsum(row.seconds + row.validating + row.saving for row in rows)
-    grown = [row.step for a, row in itertools.pairwise(rows) if row.start == a.start and row.graphs > a.graphs]
-    times = sorted(row.seconds for row in steady)
-    used = math.fsum(row.tflop for row in steady)
-    return {
-        "steps": len(steps),
-        "starts": len({row.start for row in rows}),
-        "tokens": sum(row.tokens for row in steps),
-        "seconds": whole,
-        "tokens_per_second": _share(sum(row.tokens for row in steps), whole),
-        "steady_tokens_per_second": _share(sum(row.tokens for row in steady), spent),
-        "peak_tflops": peak_tflops,
-        "utilisation": None if peak_tflops is None else _share(used, spent * peak_tflops * devices),
-        "loader_share_of_steps": _share(math.fsum(row.waited for row in steady), spent),
-        "step_seconds": {f"p{100 * q:g}": quantile(times, q) for q in QUANTILES}
-        | {"longest": max(times, default=None)},
-        "first_steps_seconds": [steps[i].seconds for i in sorted(first)],
-        "validation_share": _share(math.fsum(row.validating for row in rows), whole),
-        "checkpoint_share": _share(math.fsum(row.saving for row in rows), whole),
-        "graphs": [max(row.graphs for row in rows if row.start == start) for start in sorted({r.start for r in rows})],
-        "last_new_graph_at_step": max(grown, default=None),
-        "peak_mib": max((row.peak_mib for row in rows), default=None),
-    }
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
-
-
-def quantile(ordered: Sequence[float], q: float) -> float | None:
-    """The smallest value that a share q of all are at most."""
-    return ordered[max(math.ceil(q * len(ordered)) - 1, 0)] if ordered else None
-
-
-def sentences(found: dict[str, Any]) -> list[str]:
-    """A summary as it is printed."""
-
-    def said(value: float | None, form: str) -> str:
-        return "–" if value is None else format(value, form)
-
-    again = found["starts"] - 1
-    starts = "" if again < 1 else f", gone on with {'once' if again == 1 else f'{again} times'}"
-    times = "  ".join(f"{name} {said(value, '.4g')}" for name, value in found["step_seconds"].items())
-    first = ", ".join(f"{each:.3g}" for each in found["first_steps_seconds"])
-    graphs = ", ".join(map(str, found["graphs"]))
-    last = found["last_new_graph_at_step"]
-    return [
-        f"throughput  {found['steps']:,} steps, {found['tokens']:,} tokens in {found['seconds']:,.0f} s{starts}",
-        f"  tokens/s     {said(found['steady_tokens_per_second'], ',.0f')} in steps, "
-        f"{said(found['tokens_per_second'], ',.0f')} over all of the time",
-        f"  utilisation  {said(found['utilisation'], '.1%')} of {said(found['peak_tflops'], 'g')} TFLOP/s a device",
-        f"  loader       {said(found['loader_share_of_steps'], '.2%')} of step time",
-        f"  step, s      {times}; first {first or '–'}",
-        f"  besides      validation {said(found['validation_share'], '.2%')}, checkpoints "
-        f"{said(found['checkpoint_share'], '.2%')} of all of the time",
-        f"  graphs       {graphs} compiled" + ("" if last is None else f", the last one at step {last}"),
-        f"  memory       {said(found['peak_mib'], ',.0f')} MiB at most",
-    ]
+def beside_mib() -> float:
+    """MiB of the GPU's memory that torch's tensors and their reserve do not hold: libraries, and other processes."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return math.nan
+    free, total = torch.cuda.mem_get_info()
+    return float((total - free - torch.cuda.memory_reserved()) / 2**20)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +18,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from toy import train
 
 from quantattn.batch import PackedBatch
+from quantattn.learn.busy import Busy
 from quantattn.learn.checkpoint import write_checkpoint
-from quantattn.learn.throughput import Row, Throughput, operations, pairs, quantile, read_rows, sentences, summary
+from quantattn.learn.throughput import Throughput, operations, pairs
+from quantattn.learn.throughput_table import Row, quantile, read_rows, sentences, summary, windows
 from quantattn.learn.writer import Writer
 from quantattn.nn import Encoder
 
-ROW = Row(1, 0, 2.0, 0.5, 100, 3.0, 0.0, 0.0, 1, 10.0)
+ROW = Row(1, 0, 2.0, 0.5, 100, 3.0, 0.0, 0.0, 1, 10.0, 5.0, 0.5, 0.0)
 
 
 class Ticks:
@@ -86,6 +90,29 @@ def test_figures_of_known_rows() -> None:
     assert "–" in "\n".join(sentences(nothing))
 
 
+def test_a_stretch_in_which_something_ran_beside_is_told_apart() -> None:
+    """Two seconds a step; in the fourth minute another process takes half of the GPU, and memory."""
+    alone, beside = replace(ROW, beside_mib=5e2), replace(ROW, seconds=4.0, beside_mib=9e3)
+    rows = [replace(row, step=step) for step, row in enumerate([*[alone] * 90, *[beside] * 15, *[alone] * 60], 1)]
+    rows[29] = replace(rows[29], ended=60.0)
+    found = summary(rows, peak_tflops=6.0)["windows"]
+    slow = [window for window in found if window["beside_mib"] == 9e3]
+    assert [window["utilisation"] for window in slow] == [0.125]
+    assert slow[0]["step_seconds"] == {"p50": 4.0, "p95": 4.0}
+    assert {window["utilisation"] for window in found if window not in slow} == {0.25}
+    assert found[0]["until"] == "1970-01-01T00:01:00+00:00"
+
+
+@given(st.lists(st.floats(0.1, 400.0), min_size=1, max_size=60))
+def test_windows_are_the_rows_in_order_in_whole_minutes_thirty_at_most(seconds: list[float]) -> None:
+    rows = [replace(ROW, step=step, seconds=each) for step, each in enumerate(seconds, 1)]
+    parts = windows(rows)
+    assert [row for part in parts for row in part] == rows
+    length = 60 * -(-sum(seconds) // 1800)
+    assert len(parts) <= 31
+    assert all(sum(row.seconds for row in part[1:]) < length + 1e-6 for part in parts)
+
+
 @given(st.lists(st.integers(-9, 9), min_size=1), st.floats(0.01, 1.0))
 def test_a_quantile_is_the_least_value_that_so_many_do_not_pass(values: list[int], q: float) -> None:
     found = quantile(sorted(values), q)
@@ -106,7 +133,7 @@ def test_every_second_is_counted_once_and_every_step_has_its_row(tmp_path: Path)
     assert [row.validating for row in rows] == [0, 0, 0, 1, 0, 0, 1]
     assert sum(row.saving for row in rows) > 0
     found = json.loads((tmp_path / "throughput.json").read_text())
-    assert found["steps"] == 6
+    assert found["steps"] == sum(window["steps"] for window in found["windows"]) == 6
     assert found["utilisation"] == 0, "the only block is computed for decisions alone"
 
 
@@ -147,10 +174,25 @@ def test_what_holds_the_loop_up_is_waiting_for_the_disk_and_not_the_writing(tmp_
     writer.close()
 
 
+def test_how_busy_a_gpu_is_is_what_its_library_says_and_unknown_where_it_says_nothing(tmp_path: Path) -> None:
+    library = tmp_path / "libtold.so"
+    (tmp_path / "told.c").write_text("""
+        #include <string.h>
+        static int one;
+        int nvmlInit_v2(void) { return 0; }
+        int nvmlDeviceGetHandleByUUID(const char *name, void **handle) { *handle = &one; return strcmp(name, "GPU-1"); }
+        int nvmlDeviceGetUtilizationRates(void *handle, unsigned *rates) { rates[0] = 37; return handle != &one; }
+    """)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "told.c"], check=True)
+    assert Busy.named("GPU-1", str(library)).share() == 0.37
+    assert math.isnan(Busy.named("GPU-2", str(library)).share())
+    assert math.isnan(Busy.named("GPU-1", str(tmp_path / "missing.so")).share())
+
+
 def test_another_table_and_a_peak_of_nothing_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "throughput.csv"
     assert read_rows(path) == []
-    for text in ("step,loss\n", "\n".join([",".join(vars(ROW)), "1,0,x,0,0,0,0,0,0,0\n"])):
+    for text in ("step,loss\n", "\n".join([",".join(vars(ROW)), "1,0,x,0,0,0,0,0,0,0,0,0,0\n"])):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"throughput\.csv is no table of throughput: "):
             read_rows(path)
