@@ -30,12 +30,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import torch
-from memory_ladder import KEY, METHODS, RATES, Ladder, prepared_of
+from memory_ladder import KEY, METHODS, RATES, Ladder
+from memory_markets import Rung, rung_of
 from memory_picture import draw_memory
 from trained import read_cells
 
 from quantattn.cli.benchmarks.results import write_rows
-from quantattn.data.prepared import Prepared
 from quantattn.learn.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
@@ -66,7 +66,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--within", type=float, default=0.0, help="seconds after which no cell is begun; 0: all are")
     add("--tokens", type=int, default=6144, help="a batch at least (%(default)s)")
     add("--sequences", type=int, default=1, help="of the longest that a batch has room for (%(default)s)")
-    add("--lr", type=float, help="peak learning rate; by size when not given")
+    add("--lr", type=float, nargs="+", help=f"peak learning rate, {one}; by size when not given")
     add("--events", type=int, nargs="+", help=f"of each of 32 entities, {one}; by distance when not given")
     add("--copies", type=int, default=2, help="of each marker (%(default)s)")
     add("--device", choices=("cpu", "cuda"), default="cpu")
@@ -87,7 +87,9 @@ def checked(parser: argparse.ArgumentParser) -> argparse.Namespace:
         parser.error("--seeds and --seeds-beside must be 0 or more")
     if not min(*asked.limit_s, asked.within) >= 0:
         parser.error(f"--limit-s and --within must be 0 or more, got {asked.limit_s} and {asked.within}")
-    for name in ("limit_s", "events"):
+    if not min(asked.lr or [1.0]) > 0:
+        parser.error(f"--lr must be positive, got {asked.lr}")
+    for name in ("limit_s", "events", "lr"):
         if len(getattr(asked, name) or [0]) not in (1, len(asked.distances)):
             parser.error(f"--{name.replace('_', '-')} must have one value, or one for each of {asked.distances}")
     if asked.device == "cuda" and not torch.cuda.is_available():
@@ -108,14 +110,14 @@ def sparing(apart: float = 10.0) -> Callable[[str], None]:
     return say
 
 
-def prepared_ahead(asked: argparse.Namespace, distances: list[int]) -> dict[int, Future[Prepared]]:
+def prepared_ahead(asked: argparse.Namespace, distances: list[int]) -> dict[int, Future[Rung]]:
     """The markets, prepared one after the other by a thread that nobody waits for at the end."""
-    ahead: dict[int, Future[Prepared]] = {distance: Future() for distance in distances}
+    ahead: dict[int, Future[Rung]] = {distance: Future() for distance in distances}
 
     def work() -> None:
         for distance, future in ahead.items():
             try:
-                future.set_result(prepared_of(asked, distance))
+                future.set_result(rung_of(asked, distance))
             except Exception as error:  # whoever asks for it gets it
                 future.set_exception(error)
 
@@ -139,17 +141,20 @@ def climb(ladder: Ladder) -> bool:
         try:
             if asked.within and rest < max(like, default=0.0):
                 raise TimeoutError
-            prepared = ahead[distance].result(max(rest, 0.0) if asked.within else None)
+            rung = ahead[distance].result(max(rest, 0.0) if asked.within else None)
         except TimeoutError:
             print(f"{len(order) - at} cells are left after {now - began:.0f} s; the same command goes on", flush=True)
             return False
         said = f"{_left(order[at:], took):.0f} s left" if took else "time left unknown"
         print(f"cell {at + 1} of {len(order)} ({said}): {distance} events, {method}, seed {seed}", flush=True)
         now = time.monotonic()
-        cell = ladder.measure(distance, prepared, method, seed, sparing())
-        write_rows([cell], asked.results, "long_memory", ladder.device, key=KEY)
+        cell = ladder.measure(distance, rung, method, seed, sparing())
+        write_rows([cell], asked.results, "long_memory", ladder.device, KEY, lambda row: {"lr": "", **row})
         took.append((distance, method, time.monotonic() - now))
-        found = f"skill {cell.skill:.3f} ({cell.low:.3f} … {cell.high:.3f}), {cell.steps} steps"
+        found = (
+            f"skill {cell.skill:.3f} ({cell.low:.3f} … {cell.high:.3f}), {cell.skill_here:.3f} of what these rows allow"
+        )
+        found = f"{found}, {cell.steps} steps"
         print(f"  {found}, {took[-1][2]:.0f} s, {time.monotonic() - began:.0f} s in all", flush=True)
     return True
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from memory_markets import Rung, cut_short, events_of, of_distance, synthetic
 from memory_models import MAKERS, beside, size_of
 from torch import Tensor
-from trained import Recipe, judge, market_of, read_cells, train
+from trained import Recipe, judge, read_cells, train
 
 from quantattn.cli.benchmarks.results import results_file
-from quantattn.data.market.prepare import bayes_in_context
-from quantattn.data.pack import SequenceSet
 from quantattn.data.prepared import Prepared
-from quantattn.data.protocol.splits import WalkForward
-from quantattn.data.synthetic import SyntheticMarket
 from quantattn.learn.checkpoint import read_checkpoint, write_checkpoint
 from quantattn.learn.datamodule import PlannedLoader
 from quantattn.learn.fit import Progress
@@ -28,10 +25,6 @@ from quantattn.nn import Encoder, EncoderConfig, Model, Outcome
 
 ENCODER, CUT = "encoder", "encoder, context cut"
 METHODS = (ENCODER, CUT, *MAKERS)
-EVENTS = {24: 65_536, 200: 65_536, 2_000: 131_072, 16_000: 524_288, 50_000: 1_572_864}
-"""Distance → events of each of 32 entities; decisions are eight in a little more than the distance."""
-TEST = {2_000: 0.25, 16_000: 0.5, 50_000: 0.5}
-"""Distance → share of the decisions that are for the test: the fewer there are, the more; 0.1 where it is not named."""
 NEAR_AND_FAR = {"local_window": 16, "global_every": 2, "rotary_base": 1e8, "local_rotary_base": 1e4}
 """Of the encoder: every other layer sees the last events and knows their places, the others see everything and are
 hardly turned by its place."""
@@ -39,7 +32,7 @@ HEAD = 64
 """Size of the encoder's heads; two of 32 take longer to find a marker."""
 RATES = {"tiny": 3e-3, "small": 1e-3, "base": 5e-4, "long": 5e-4}
 """Size → peak learning rate, of every method."""
-KEY = ("distance", "begun", "method", "size", "seed", "budget", "limit_s", "events", "copies")
+KEY = ("distance", "begun", "method", "size", "seed", "budget", "limit_s", "events", "copies", "lr")
 TIMED, TIMED_S = 4, 2.0
 """The most steps that a model is timed on, and the seconds of them after which no further one begins."""
 JUDGED = 2
@@ -60,6 +53,7 @@ class Cell:
         limit_s: seconds of training at most, 0 for no limit.
         events: of each of the market's 32 entities.
         copies: of each marker.
+        lr: peak learning rate.
         parameters: with embedding and head.
         steps: optimizer steps.
         step_ms: time of one before the run: processor time on a CPU, else wall time.
@@ -70,6 +64,9 @@ class Cell:
         skill: share of the gap between those two that is closed.
         low: of its 95 % interval.
         high: of the same.
+        best_here: log loss of the law itself on the test rows, which is `bayes` on average over all that could be.
+        skill_here: share of the gap between the baseline and `best_here` that is closed; the luck of the test rows is
+            in both ends, and hardly in this figure.
         theory: the share that is possible with what a decision's sequence holds.
         decisions: test rows.
     """
@@ -83,6 +80,7 @@ class Cell:
     limit_s: float
     events: int
     copies: int
+    lr: float
     parameters: int
     steps: int
     step_ms: float
@@ -93,31 +91,10 @@ class Cell:
     skill: float
     low: float
     high: float
+    best_here: float
+    skill_here: float
     theory: float
     decisions: int
-
-
-def prepared_of(asked: argparse.Namespace, distance: int) -> Prepared:
-    """The prepared market, whose sequences hold the marker of each of their decisions."""
-    split = WalkForward(test=TEST.get(distance, 0.1), valid=0.05)
-    return market_of(synthetic(asked, distance), split=split)
-
-
-def synthetic(asked: argparse.Namespace, distance: int) -> SyntheticMarket:
-    """The market of a distance."""
-    return SyntheticMarket(marker_distance=distance, events_per_entity=events_of(asked, distance), copies=asked.copies)
-
-
-def cut_short(prepared: Prepared, market: SyntheticMarket) -> Prepared:
-    """The same decisions in sequences that reach half of the way to their markers, or farther, but to none of them."""
-    seen = market.marker_distance // 2
-    longest = min(seen + market.channels * market.cycle, market.marker_distance)
-
-    def shorter(part: SequenceSet) -> SequenceSet:
-        return replace(part, min_context=seen, max_seq_len=longest)
-
-    train, valid, test = map(shorter, (prepared.train, prepared.valid, prepared.test))
-    return replace(prepared, train=train, valid=valid, test=test, bayes_in_context=bayes_in_context(market, test))
 
 
 def as_large(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -180,6 +157,7 @@ class Ladder:
             for seed in (asked.seeds if method == ENCODER else asked.seeds_beside)
         ]
         self.encoder_s: dict[int, float] = {}  # distance → seconds of the encoder's step
+        self.slower = 1.0  # how many times as long the last cell took as its steps alone would have
         self.beside: dict[int, dict[str, Any]] = {}  # distance → forecasts of the baselines
 
     def limit(self, distance: int) -> float:
@@ -192,19 +170,21 @@ class Ladder:
 
     def left(self, distance: int) -> list[tuple[str, int]]:
         """Method and seed of every cell of this distance that has no row yet."""
-        given = (self.asked.steps, self.limit(distance), events_of(self.asked, distance), self.asked.copies)
+        asked = self.asked
+        given = (asked.steps, self.limit(distance), events_of(asked, distance), asked.copies, rate_of(asked, distance))
         done = {
             (method, seed)
             for method, seed in self.climbers
-            if tuple(map(str, (distance, self.begun(distance), method, self.asked.size, seed, *given))) in self.there
+            if tuple(map(str, (distance, self.begun(distance), method, asked.size, seed, *given))) in self.there
         }
         return [each for each in self.climbers if each not in done]
 
     def weights(self, distance: int, method: str, seed: int) -> Path:
         """The file of a model's weights after this distance."""
         asked = self.asked
-        limits, events = ("+".join(f"{each:g}" for each in given or [0]) for given in (asked.limit_s, asked.events))
-        setting = f"{asked.size}-{asked.steps}-{limits}-{asked.copies}-{events}"
+        given = (asked.limit_s, asked.events, asked.lr)
+        limits, events, rates = ("+".join(f"{each:g}" for each in values or [0]) for values in given)
+        setting = f"{asked.size}-{asked.steps}-{limits}-{asked.copies}-{events}-{rates}"
         climbed = f"{self.begun(distance)}>{distance}".strip(">").replace(">", "-")
         name = f"{method} {seed} {setting} {climbed}".replace(",", "").replace(" ", "_")
         return Path(asked.weights) / f"{results_file(Path(), 'device', self.device, 'x').stem}-{name}.ckpt"
@@ -222,27 +202,31 @@ class Ladder:
             )
         model.load_state_dict(as_large(read_checkpoint(path)["state_dict"], model.state_dict()))
 
-    def measure(self, distance: int, prepared: Prepared, method: str, seed: int, say: Callable[[str], None]) -> Cell:
+    def measure(self, distance: int, rung: Rung, method: str, seed: int, say: Callable[[str], None]) -> Cell:
         """Train one model, as long as the encoder of this distance would take, and judge it."""
-        asked, market = self.asked, synthetic(self.asked, distance)
+        asked, market, prepared = self.asked, synthetic(self.asked, distance), rung.prepared
         given = cut_short(prepared, market) if method == CUT else prepared
         reach = int(synthetic(asked, asked.distances[-1]).distances.max()) + 1
         model = model_of(method, asked.size, given, reach, seed)
         self.climb_on(model, distance, method, seed)
-        recipe = recipe_of(asked, given, asked.steps, seed)
+        rate = rate_of(asked, distance)
+        recipe = recipe_of(asked, given, asked.steps, seed, rate)
         if distance not in self.encoder_s:
             ours = model_of(ENCODER, asked.size, prepared, reach, seed)
-            self.encoder_s[distance] = step_time(ours, prepared, recipe_of(asked, prepared, 1, seed))
+            self.encoder_s[distance] = step_time(ours, prepared, recipe_of(asked, prepared, 1, seed, rate))
         encoder_s = self.encoder_s[distance]
         step = encoder_s if method == ENCODER else step_time(model, given, recipe, warm=2 if method == CUT else 1)
         seconds = min(asked.steps * encoder_s, self.limit(distance) or math.inf)
+        if asked.device == "cuda":  # whose time validations and others take too, and a limit is one of all of it
+            seconds = min(asked.steps * encoder_s, (self.limit(distance) or math.inf) / self.slower)
         steps = max(round(seconds / step), 1)
-        recipe = recipe_of(asked, given, steps, seed)
+        recipe = recipe_of(asked, given, steps, seed, rate)
 
         def watch(at: Progress) -> None:
             say(f"{at.step}/{at.total} steps, loss {at.train_loss:.4f}, {at.seconds_left:.0f} s left")
 
         done = train(model, Outcome(), given, recipe, watch)
+        self.slower = max(done.seconds / (steps * step), 1.0)
         judged = recipe if asked.device == "cpu" else replace(recipe, max_tokens=JUDGED * recipe.max_tokens)
         table = judge(model, given, judged, self.beside.setdefault(distance, {}))
         kept = self.weights(distance, method, seed)
@@ -252,7 +236,7 @@ class Ladder:
         assert bayes is not None
         assert seen is not None
         best = table.row(table.best_baseline).figures[loss].value
-        closed = table.gap_closed
+        ours, closed = table.model.figures[loss].value, table.gap_closed
         assert closed is not None
         return Cell(
             distance=distance,
@@ -264,35 +248,31 @@ class Ladder:
             limit_s=self.limit(distance),
             events=events_of(asked, distance),
             copies=asked.copies,
+            lr=rate,
             parameters=size_of(model),
             steps=steps,
             step_ms=1e3 * step,
             seconds=done.seconds,
-            log_loss=table.model.figures[loss].value,
+            log_loss=ours,
             baseline=best,
             bayes=bayes.log_loss,
             skill=closed.value,
             low=float("nan") if closed.low is None else closed.low,
             high=float("nan") if closed.high is None else closed.high,
+            best_here=rung.best_here,
+            skill_here=(best - ours) / (best - rung.best_here),
             theory=(best - seen.log_loss) / (best - bayes.log_loss),
             decisions=table.decisions,
         )
 
 
-def events_of(asked: argparse.Namespace, distance: int) -> int:
-    """Events of each entity."""
-    if asked.events:
-        return int(of_distance(asked, asked.events, distance))
-    return EVENTS.get(distance, max(40 * distance, 16_384))
+def rate_of(asked: argparse.Namespace, distance: int) -> float:
+    """Peak learning rate at a distance."""
+    return float(of_distance(asked, asked.lr or [RATES[asked.size]], distance))
 
 
-def of_distance(asked: argparse.Namespace, given: Sequence[float], distance: int) -> float:
-    """Of values that are one for all distances or one for each, the one that belongs to this distance."""
-    return given[0] if len(given) == 1 else given[asked.distances.index(distance)]
-
-
-def recipe_of(asked: argparse.Namespace, prepared: Prepared, steps: int, seed: int) -> Recipe:
+def recipe_of(asked: argparse.Namespace, prepared: Prepared, steps: int, seed: int, rate: float) -> Recipe:
     """How every method is trained."""
     longest = max(int(part.lengths.max()) for part in (prepared.train, prepared.valid, prepared.test))
     tokens = max(asked.tokens, asked.sequences * longest)
-    return Recipe.of(asked.device, steps, tokens, asked.lr or RATES[asked.size], seed, 4, asked.threads)
+    return Recipe.of(asked.device, steps, tokens, rate, seed, 4, asked.threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from quantattn.data.protocol.splits import WalkForward
 from quantattn.data.synthetic import SyntheticMarket
 from quantattn.learn.checkpoint import write_checkpoint
 from quantattn.learn.closing import judged
@@ -17,7 +19,8 @@ from quantattn.learn.closing import judged
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     from long_memory import arguments, checked, climb
-    from memory_ladder import CUT, ENCODER, Ladder, as_large, cut_short, events_of, model_of, prepared_of, recipe_of
+    from memory_ladder import CUT, ENCODER, Ladder, as_large, model_of, recipe_of
+    from memory_markets import cut_short, events_of, lost_by_the_law, prepared_of
     from trained import judge, market_of, scores_of
 
 
@@ -41,6 +44,15 @@ def test_a_cut_context_leaves_the_flow_and_no_marker_of_the_same_decisions(dista
         assert after.decisions is before.decisions
         assert market.flow_events < after.contexts.min()
         assert after.contexts.max() <= market.marker_distance
+
+
+def test_the_law_loses_what_is_expected_of_it_on_many_rows_and_is_of_the_same_events() -> None:
+    market = SyntheticMarket(entities=32, marker_distance=24, events_per_entity=8192, seed=3)
+    prepared = market_of(market, split=WalkForward(test=0.6, valid=0.1))
+    rows = len(prepared.test.decisions)
+    assert lost_by_the_law(market, prepared) == pytest.approx(market.bayes().log_loss, abs=4 * 0.5 / rows**0.5)
+    with pytest.raises(ValueError, match="not of the same events"):
+        lost_by_the_law(replace(market, seed=4), prepared)
 
 
 def test_a_rung_begins_with_the_weights_of_the_one_below(tmp_path: Path) -> None:
@@ -68,7 +80,7 @@ def test_a_cell_that_has_its_row_is_not_run_again_and_no_other_is_taken_for_it(t
     assert climb(ladder)
     assert Ladder(asked(tmp_path, 24), "cpu").left(24) == []
     assert ladder.weights(24, ENCODER, 0).is_file()
-    for more in (["--steps", "2"], ["--seeds", "1"], ["--limit-s", "1"], ["--copies", "3"]):
+    for more in (["--steps", "2"], ["--seeds", "1"], ["--limit-s", "1"], ["--copies", "3"], ["--lr", "0.1"]):
         assert Ladder(asked(tmp_path, 24, *more), "cpu").left(24), more
     assert Ladder(asked(tmp_path, 20, 24), "cpu").left(24), "it would begin with other weights"
 
@@ -87,7 +99,7 @@ def test_a_value_is_of_all_distances_or_each_has_its_own(tmp_path: Path, monkeyp
 def test_baselines_that_are_kept_give_the_table_of_those_that_are_fitted_anew(tmp_path: Path) -> None:
     given = asked(tmp_path, 24)
     prepared, kept = prepared_of(given, 24), dict[str, Any]()
-    recipe = recipe_of(given, prepared, 1, 0)
+    recipe = recipe_of(given, prepared, 1, 0, 3e-3)
     for seed in (0, 1):
         model = model_of(ENCODER, "tiny", prepared, 40, seed)
         expected = judged(prepared, "label", scores_of(model, prepared, recipe), seed=0)[0]
