@@ -120,20 +120,16 @@ def _attention(cases: Sequence[shapes.Case], settings: dict[str, Any], console: 
 
 
 def _tune(asked: Sequence[shapes.Shape], settings: dict[str, Any], console: Console) -> int:
-    from quantattn.cli.benchmarks import tune  # brings triton
+    from quantattn.cli.benchmarks import tune, tune_hopper  # bring triton
 
     for shape in asked:
         if shape.lengths or shape.queries:
             raise UsageError(f"bench=tune takes dense shapes with as many queries as keys, got {shape}")
-    configs = tune.candidates(settings["tune"])
-    console.print(f"{len(configs)} candidates for each of {len(tune.PASSES)} kernels and {len(asked)} shapes")
-    tune.compile_ahead(asked, configs, DTYPES[settings["dtype"]])
-    for found in tune.tune(asked, configs, DTYPES[settings["dtype"]], rounds=settings["rounds"], say=console.print):
-        console.print(
-            f"{found.kernel:4} D {found.d} N {found.n} {found.mask}: {found.config} {found.ms:.3f} ms, "
-            f"{found.tflops:.0f} TFLOP/s of its own products"
-        )
-    return DONE
+    tables = {"portable": tune.run, "hopper": tune_hopper.run}
+    table, dtype = settings["tune"]["table"], DTYPES[settings["dtype"]]
+    if table not in tables:
+        raise UsageError(f"tune.table is one of {', '.join(tables)}, got {table}")
+    return tables[table](asked, dtype, settings, functools.partial(console.print, soft_wrap=True))
 
 
 def _encoder(settings: dict[str, Any], console: Console) -> int:

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing import get_context
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from quantattn.cli.benchmarks.gate import piece_of
 from quantattn.cli.benchmarks.peers import Inputs
 from quantattn.cli.benchmarks.shapes import Shape, describe
 from quantattn.cli.benchmarks.timing import time_interleaved
+from quantattn.cli.errors import DONE
 
 PASSES: tuple[Pass, ...] = ("fwd", "dq", "dkdv")
 PRODUCTS = {"fwd": 2, "dq": 3, "dkdv": 4}
@@ -38,6 +40,19 @@ class Measured:
     config: Config
     ms: float
     tflops: float
+
+
+def run(shapes: Sequence[Shape], dtype: torch.dtype, settings: Mapping[str, Any], say: Callable[[str], None]) -> int:
+    """bench=tune tune.table=portable."""
+    configs = candidates(settings["tune"])
+    say(f"{len(configs)} candidates for each of {len(PASSES)} kernels and {len(shapes)} shapes")
+    compile_ahead(shapes, configs, dtype)
+    for found in tune(shapes, configs, dtype, rounds=settings["rounds"], say=say):
+        say(
+            f"{found.kernel:4} D {found.d} N {found.n} {found.mask}: {found.config} {found.ms:.3f} ms, "
+            f"{found.tflops:.0f} TFLOP/s of its own products"
+        )
+    return DONE
 
 
 def candidates(grid: Mapping[str, Sequence[int]]) -> list[Config]:
