@@ -1,12 +1,13 @@
 """What memory and time a scoring job takes over more and more events: the command itself, on prepared shards.
 
     python benchmarks/score_memory.py [--events 100000,1000000,10000000] [--every 100] [--unit decision] [--workers 1]
-        [--mode batch] [--source shards] [--folder DIR] [--out benchmarks/results/score_memory-cpu.csv]
+        [--mode batch] [--source shards] [--device cpu] [--size base] [--folder DIR]
+        [--out benchmarks/results/score_memory-cpu.csv]
 
 The data are one synthetic stock of 100,000 events, repeated under other names, ten to a stretch of days and then the
 next days, as `quantattn prepare` writes them; with --source repeated they are read from one file again and again. The
-model is one layer of width 8, so that what is measured is everything around it. Of the job and its workers together,
-looked at every 20 ms: the most memory that is their own (RssAnon and RssShmem), and the most with the pages of files
+model is one layer of width 8 unless there is a --size, so that what is measured is everything around it. Of the job and
+its workers together, looked at every 20 ms: the most memory that is their own (RssAnon and RssShmem), and the most with the pages of files
 that they have mapped, which the system takes back when it needs them.
 """
 
@@ -159,14 +160,17 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--mode", default="batch", choices=("batch", "on"))
     parser.add_argument("--source", default="shards", choices=("shards", "repeated"))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--size", help="of the model, by name")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     options = [f"workers={asked.workers}", f"unit={asked.unit}", f'deterministic="{asked.mode}"']
+    options += [f"device={asked.device}", *(["precision=bf16-mixed"] if asked.device == "cuda" else [])]
     rows: list[dict[str, Any]] = []
     for events in map(int, asked.events.split(",")):
         with tempfile.TemporaryDirectory(dir=asked.folder) as name:
-            data = make(events, asked.every, Path(name), asked.source == "shards")
+            data = make(events, asked.every, Path(name), asked.source == "shards", size=asked.size)
             found = measured(Path(name), [*data, *options])
         own = {
             "events": events,
@@ -175,6 +179,8 @@ def main() -> None:
             "every": asked.every,
             "mode": asked.mode,
             "workers": asked.workers,
+            "device": asked.device,
+            "size": asked.size or "width 8",
         }
         rows.append({**own, **found, "cpu_us_an_event": round(1e6 * found["cpu_s"] / events, 2)})
         print(rows[-1], flush=True)

@@ -1,10 +1,12 @@
 """The way in which rows are scored without this library's jobs: Lightning's `trainer.predict` and a table of pandas.
 
-As somebody writes it who knows both: a data set of one sequence an item, batches that are padded to the longest of
-them, bfloat16 by the trainer, predictions that Lightning gathers, and one Parquet file at the end; `processes` load and
-pad into page-locked memory, or with 0, the default of a loader, this one does. The encoder is causal and padding lies
-behind a sequence, so no row sees any, and the encoder needs no mask: it computes padding as if it were events. Model,
-weights, rows and device are the same.
+Batches are padded to the longest item, the trainer has bfloat16, Lightning gathers the predictions, and one Parquet
+file comes at the end; `processes` load and pad into page-locked memory, or with 0, a loader's default, this one does.
+The encoder is causal and padding lies behind an item, so no row sees any, and the encoder needs no mask: it computes
+padding as if it were events. Model, weights, rows and device are the same. Items are of two kinds:
+
+- `windows`, what a data set with a row for each decision gives: the history of every decision, computed anew for each;
+- `sequences`, as somebody writes it who knows that a causal encoder answers all decisions of a sequence at once.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,23 +24,35 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from quantattn.batch import PackedBatch
-from quantattn.data.pack import SequenceSet
+from quantattn.data.pack import Ints, SequenceSet
 from quantattn.nn import Model
 from quantattn.score import Work
 
 
-class OneByOne(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """Sequence → its fields, times, and the places and numbers of its decisions."""
+def sequences(cut: SequenceSet, numbers: Ints) -> Ints:
+    """(n, 4): the first row, the one behind the last, and likewise the decisions, of the sequences of these numbers."""
+    return np.stack([cut.start[numbers], cut.stop[numbers], cut.first[numbers], cut.first[numbers + 1]], 1)
 
-    def __init__(self, cut: SequenceSet, sequences: Sequence[int]) -> None:
-        self.cut, self.sequences = cut, sequences
+
+def windows(cut: SequenceSet, count: int) -> Ints:
+    """(count, 4) likewise of the first decisions: each alone, with the rows that it sees in its sequence."""
+    key = np.arange(count)
+    end = np.asarray(cut.decisions.row[:count]) + 1
+    start = cut.start[np.searchsorted(cut.first, key, side="right") - 1]
+    return np.stack([start, end, key, key + 1], 1)
+
+
+class OneByOne(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """Item → its fields, times, and the places and numbers of its decisions."""
+
+    def __init__(self, cut: SequenceSet, items: Ints) -> None:
+        self.cut, self.items = cut, items
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return len(self.items)
 
     def __getitem__(self, place: int) -> dict[str, Tensor]:
-        cut, at = self.cut, self.sequences[place]
-        start, stop, first, last = cut.start[at], cut.stop[at], cut.first[at], cut.first[at + 1]
+        cut, (start, stop, first, last) = self.cut, self.items[place].tolist()
         fields = {name: column[start:stop].astype(np.int64) for name, column in cut.table.fields.items()}
         own = {"time": cut.table.time[start:stop], "place": cut.decisions.row[first:last] - start}
         return {n: torch.from_numpy(np.array(x)) for n, x in (fields | own | {"key": np.arange(first, last)}).items()}
@@ -68,13 +81,23 @@ def as_pack(batch: dict[str, Tensor]) -> PackedBatch:
 def predicted(
     model: Model,
     work: Work,
-    sequences: Sequence[int],
+    items: Ints,
     size: int,
     out: Path,
     device: str,
     processes: int,
 ) -> tuple[float, int]:
-    """Seconds from the call of `trainer.predict` to the file, and the tokens that were computed, padding included."""
+    """Seconds from the call of `trainer.predict` to the file, and the tokens that were computed, padding included.
+
+    Args:
+        model: what scores.
+        work: the decisions.
+        items: see `sequences` and `windows`.
+        size: items a batch.
+        out: the file.
+        device: where the model runs.
+        processes: that load ahead.
+    """
     import lightning.pytorch as pl
     import pandas as pd
 
@@ -90,8 +113,10 @@ def predicted(
             return batch["key"], self.model.score(as_pack(batch))["prob"]
 
     on_gpu = device.startswith("cuda")
-    ahead: Any = {"num_workers": processes, "pin_memory": on_gpu and processes > 0}
-    loader = torch.utils.data.DataLoader(OneByOne(work.sequences, sequences), size, collate_fn=padded, **ahead)
+    ahead: Any = {"num_workers": processes, "pin_memory": on_gpu and processes > 0, "timeout": 30 * (processes > 0)}
+    if processes:  # by name and not by handing over open files, which not every container has
+        torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
+    loader = torch.utils.data.DataLoader(OneByOne(work.sequences, items), size, collate_fn=padded, **ahead)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     entity = np.asarray(work.entity, object)

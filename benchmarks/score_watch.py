@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ class Watch:
     samples: list[tuple[float, float, float, float]] = field(default_factory=list)
 
     def __enter__(self) -> Watch:
-        self._ended = threading.Event()
+        self._ended, self._flowing = threading.Event(), threading.Event()
         self._smi: Any = None
         if torch.cuda.is_available() and shutil.which("nvidia-smi"):
             # Not by its number, which is another one here where only some of the machine's are to be seen.
@@ -42,6 +43,7 @@ class Watch:
             self._smi = subprocess.Popen([*QUERY, own, f"--loop-ms={MILLISECONDS}"], stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
+        self._flowing.wait(3.0)  # nvidia-smi takes a while to begin
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -49,7 +51,7 @@ class Watch:
         if self._smi is not None:
             self._smi.terminate()
             self._smi.wait()
-        self._thread.join()
+        self._thread.join(timeout=3.0)
 
     def _look(self) -> None:
         while not self._ended.is_set():
@@ -62,6 +64,8 @@ class Watch:
                 self.samples.append((time.monotonic(), busy / 100, used, own_memory(self.pid)))
             except (FileNotFoundError, ProcessLookupError, KeyError):
                 return  # the process has just ended
+            finally:
+                self._flowing.set()
 
     def said(self, begin: float, end: float) -> dict[str, float]:
         """Of the time from `begin` to `end`: `busy`, `gpu_mib`, own MiB by a quarter of it, and at most."""
@@ -81,8 +85,8 @@ def of(what: Callable[[Any], Any], values: Any) -> float:
     return float(what(known)) if known.size else float("nan")
 
 
-def profiled(function: Callable[[], Any]) -> dict[str, float]:
-    """Share of the wall time in which at least one kernel or copy was at work, and how many of them there were.
+def profiled(function: Callable[[], Any]) -> dict[str, Any]:
+    """Share of the wall time in which at least one kernel or copy was at work, how many, and which took most.
 
     The union of their times, from the first one's begin to the last one's end, so that a start is not counted.
     """
@@ -90,11 +94,11 @@ def profiled(function: Callable[[], Any]) -> dict[str, float]:
         function()
         torch.cuda.synchronize()
     results: Any = seen.profiler
-    spans = [
-        (each.start_ns(), each.start_ns() + each.duration_ns())
-        for each in results.kineto_results.events()
-        if each.device_type() == torch.autograd.DeviceType.CUDA
-    ]
+    spans, spent = [], Counter[str]()
+    for each in results.kineto_results.events():
+        if each.device_type() == torch.autograd.DeviceType.CUDA:
+            spans.append((each.start_ns(), each.start_ns() + each.duration_ns()))
+            spent[each.name()[:60]] += each.duration_ns()
     if not spans:
         return {"busy": float("nan"), "kernels": 0}
     order = np.array(sorted(spans))
@@ -106,4 +110,5 @@ def profiled(function: Callable[[], Any]) -> dict[str, float]:
         "kernels": len(spans),
         "profiled_s": round(float(whole) / 1e9, 2),
         "longest_gap_ms": round(float(idle.max(initial=0)) / 1e6, 2),
+        "ms": {name: round(ns / 1e6, 1) for name, ns in spent.most_common(12)},
     }
