@@ -7,8 +7,8 @@
 The data are one synthetic stock of 100,000 events, repeated under other names, ten to a stretch of days and then the
 next days, as `quantattn prepare` writes them; with --source repeated they are read from one file again and again. The
 model is one layer of width 8 unless there is a --size, so that what is measured is everything around it. Of the job and
-its workers together, looked at every 20 ms: the most memory that is their own (RssAnon and RssShmem), and the most with the pages of files
-that they have mapped, which the system takes back when it needs them.
+its workers together, looked at every 20 ms: the most memory that is their own (RssAnon and RssShmem), and the most with
+the pages of files that they have mapped, which the system takes back when it needs them.
 """
 
 from __future__ import annotations
