@@ -3,8 +3,8 @@
     python benchmarks/filings_tokenizer.py FOLDER [--rounds 3] [--vocabulary 8192]
 
 FOLDER holds filings of any kind; the texts are those that `scan_filings` gives, with every file dated alike. Both do
-the same byte-level BPE on the same texts, in turn, in one process; the best of the rounds counts. Ours also hashes the
-training texts and returns arrays of codes. The merges must be equal, and so must the codes.
+the same byte-level BPE on the same pieces of the same texts, in turn, in one process; the best of the rounds counts.
+Ours also hashes the training texts and returns arrays of codes. The merges must be equal, and so must the codes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers.pre_tokenizers import ByteLevel, Split
 
 from quantattn.data.filings.index import FilingIndex
-from quantattn.data.filings.tokenizer import RESERVED, FilingTokenizer
+from quantattn.data.filings.tokenizer import PIECES, RESERVED, FilingTokenizer
 from quantattn.data.sources.filings import scan_filings
 
 Made = TypeVar("Made")
@@ -36,7 +37,8 @@ def read(folder: Path) -> pl.DataFrame:
 def plainly(texts: list[str], vocabulary: int) -> Tokenizer:
     """A byte-level BPE as the library's own guide makes one."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    parts = [Split(Regex(PIECES), behavior="isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -12,6 +12,7 @@ import polars as pl
 
 from quantattn.data.filings.item_table import cut_all, item_names, select_items
 from quantattn.data.filings.items import MISSING
+from quantattn.data.filings.marks import Mark, place_column
 from quantattn.data.filings.pieces import Ints, OnLong, cut_documents
 from quantattn.data.filings.planted import PlantedFilings
 from quantattn.data.filings.tokenizer import FilingTokenizer
@@ -65,16 +66,18 @@ def encode_filings(
         raise ValueError(f"unit must be one of {', '.join(get_args(Unit))}, got {unit!r}")
     names = None if items is None else item_names(items)
     source = source.source() if isinstance(source, PlantedFilings) else source
+    tokenizer = FilingTokenizer.from_json(vocabulary_json)
     filings = collect_filings(source)
     left_out: Mapping[str, int] = {}
     if unit == "item":
         rows, left_out = item_texts(filings, names)
     else:
+        if tokenizer.marks:
+            filings = with_places(filings, names)
         if names is not None:
             filings, _, left_out = select_items(filings, names)
         rows = filings.with_columns(item=pl.lit(None, pl.String), status=pl.lit(None, pl.String))
-    tokenizer = FilingTokenizer.from_json(vocabulary_json)
-    codes = tokenizer.encode_all(rows["text"].to_list())
+    codes = encode_rows(rows, tokenizer)
     pieces = cut_documents(codes, max_seq_len, on_long)
     time = rows["available_time"].to_numpy(writable=True)
     called = rows.select(pl.concat_str("accession", pl.concat_str(pl.lit(" item "), "item").fill_null(""))).to_series()
@@ -100,29 +103,51 @@ def item_texts(filings: pl.DataFrame, names: Sequence[str] | None = None) -> tup
         names: items that are wanted; all when None.
 
     Returns:
-        The columns `entity`, `available_time`, `form`, `accession`, `item`, `status` (as in `Items.status`), `text`;
-        and reason → how many filings or items are not in it.
+        The columns `entity`, `available_time`, `form`, `accession`, `item`, `status` (as in `Items.status`), `text`,
+        `places` (a mark for each name of its heading, at its beginning); and reason → how many filings or items are not
+        in it.
 
     Raises:
         ValueError: no filing has one of the items.
     """
-    made: list[tuple[int, str, str, str]] = []
+    made: list[tuple[int, str, str, str, list[Mark]]] = []
     left_out: Counter[str] = Counter()
     for number, items in enumerate(cut_all(filings)):
         left_out[f"filings: {NO_ITEM}"] += not items.sections
+        called = {name: section.names for section in items.sections for name in section.names}
         for name, status in items.status.items() if items.sections else ():
             if names is not None and name not in names:
                 continue
             if status == MISSING:
                 left_out[f"items: {name} {MISSING}"] += 1
             else:
-                made.append((number, name, status, items[name]))
+                made.append((number, name, status, items[name], [(0, f"item {each}") for each in called[name]]))
     if not made:
         raise ValueError(f"none of {filings.height} filings has {'an item' if names is None else ' or '.join(names)}")
-    schema = {"row": pl.UInt32, "item": pl.String, "status": pl.String, "text": pl.String}
-    cut = pl.DataFrame(made, schema=schema, orient="row")
+    *columns, places = zip(*made, strict=True)
+    names_of = zip(("row", "item", "status", "text"), columns, strict=True)
+    cut = pl.DataFrame({name: list(values) for name, values in names_of}).with_columns(place_series(places))
     kept = filings.select("entity", "available_time", "form", "accession")[cut["row"]]
     return pl.concat([kept, cut.drop("row")], how="horizontal"), dict(sorted((+left_out).items()))
+
+
+def encode_rows(rows: pl.DataFrame, tokenizer: FilingTokenizer) -> list[Ints]:
+    """Codes of the `text` of every row; for a tokenizer with marks it has `places` (see `with_places`)."""
+    if not tokenizer.marks:
+        return tokenizer.encode_all(rows["text"].to_list())
+    marked = [[(each["at"], each["mark"]) for each in row] for row in rows["places"]]
+    return tokenizer.encode_all(rows["text"].to_list(), marked)
+
+
+def with_places(filings: pl.DataFrame, names: Sequence[str] | None) -> pl.DataFrame:
+    """`filings` with `places`: where items begin in the text or, with names, in what `select_items` makes of it."""
+    return filings.with_columns(place_series(place_column(filings, names)))
+
+
+def place_series(places: Iterable[Sequence[Mark]]) -> pl.Series:
+    """The column `places`: of each row a list of `at` and `mark`."""
+    kind = pl.List(pl.Struct({"at": pl.Int64, "mark": pl.String}))
+    return pl.Series("places", [[{"at": at, "mark": name} for at, name in row] for row in places], kind)
 
 
 def collect_filings(source: Source) -> pl.DataFrame:
