@@ -17,6 +17,7 @@ from typing import Any
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
 from quantattn.data.filings.facts import Facts, read_facts
+from quantattn.data.filings.symbols import shown_in_symbols, without_private
 
 # fmt: off
 BLOCKS = frozenset((
@@ -104,7 +105,7 @@ def render_html(source: str, min_share: float = 0.95, facts: bool = False) -> Re
         raise MemoryError from error
     if root is None:
         raise ValueError("no visible text: the parser found no element")
-    text, hidden, cover = _walk(root)
+    text, hidden, cover = _walk(root, shown_in_symbols(root, source))
     share = conserved(text, source, min_share, hidden)
     return Rendered(text, share, hidden, cover, read_facts(root) if facts else None)
 
@@ -238,8 +239,8 @@ def _inline(text: str) -> str:
     return (" " if text[:1].isspace() else "") + words + (" " if text[-1:].isspace() else "")
 
 
-def _walk(root: Any) -> tuple[str, int, dict[str, str]]:
-    """Text of the tree, number of visible characters in its hidden parts, facts about the document.
+def _walk(root: Any, symbols: Mapping[int, str]) -> tuple[str, int, dict[str, str]]:
+    """Text of the tree, `symbols` in place of theirs, number of visible characters in hidden parts, facts of the cover.
 
     The walk is a loop with its own stack, so depth costs memory and not the interpreter's stack.
     """
@@ -256,7 +257,7 @@ def _walk(root: Any) -> tuple[str, int, dict[str, str]]:
         tag = node.tag or "-instruction"
         opened = False
         if tag == "-text":
-            text = node.text_content
+            text = symbols.get(node.mem_id, node.text_content) if symbols else node.text_content
             if preformatted:
                 add(_preformatted(text))
             else:  # what is printable has no white space but blanks, which `Writer` makes single
@@ -289,7 +290,7 @@ def _walk(root: Any) -> tuple[str, int, dict[str, str]]:
             elif tag in CELLS:
                 add = writer.close(tag)
             node = parent.next if stack else None
-    return writer.finish(), hidden, facts
+    return without_private(writer.finish()), hidden, facts
 
 
 def expected_length(source: str) -> int:
