@@ -35,7 +35,7 @@ def trainer_of(
         accelerator=settings.accelerator,
         devices=settings.devices,
         num_nodes=settings.nodes,
-        strategy=strategy_of(settings.strategy, world),
+        strategy=strategy_of(settings.strategy, world, settings.fsdp_blocks),
         use_distributed_sampler=False,
         precision=settings.precision,  # type: ignore[arg-type]
         deterministic=settings.deterministic,

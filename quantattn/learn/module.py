@@ -78,7 +78,8 @@ class Training(LightningModule):
     def configure_model(self) -> None:
         """Under FSDP, cut the parameters over the ranks."""
         if self.device_mesh is not None:
-            cut(self.model, self.device_mesh["data_parallel"])
+            strategy: Any = self.trainer.strategy
+            cut(self.model, self.device_mesh["data_parallel"], strategy.blocks)
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and the schedule stepped once an optimizer step."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -20,13 +23,16 @@ from torch.optim import Optimizer
 from quantattn.learn.parallel import World
 from quantattn.nn import Model
 
+UNIT = 2**25
+"""Parameters that are put together at once, at least: fewer take the host longer to ask for than the GPUs to send."""
 
-def strategy_of(name: str, world: World) -> Strategy | str:
-    """Lightning's strategy for the trainer's setting of this name."""
+
+def strategy_of(name: str, world: World, blocks: int | None = None) -> Strategy | str:
+    """Lightning's strategy for the trainer's setting of this name; `blocks` is for FSDP, see `cut`."""
     if world.size == 1:
         return "auto"
     if name == "fsdp":
-        return Sharded(world)
+        return Sharded(world, blocks)
     # Buffers are constants here, and sending them would be one more thing to wait for in every forward.
     return DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
 
@@ -37,8 +43,9 @@ class Sharded(ModelParallelStrategy):
     So a run of several ranks can go on in one process or with another number of ranks, and the other way about.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, blocks: int | None = None) -> None:
         super().__init__(world.size, 1, save_distributed_checkpoint=False)
+        self.blocks = blocks
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """As `optimizer.state_dict()` of one process, on rank 0; empty on the others."""
@@ -78,10 +85,25 @@ def _renamed(state: Mapping[str, Any], names: Mapping[Any, Any]) -> dict[str, An
     return {"state": {each: states[each] for each in order}, "param_groups": groups}
 
 
-def cut(model: Model, mesh: DeviceMesh) -> None:
-    """Cut every parameter over the ranks of the mesh; a block's are put together when it is computed."""
-    for block in model.encoder.blocks:
-        fully_shard(block, mesh=mesh)
+def cut(model: Model, mesh: DeviceMesh, blocks: int | None = None) -> None:
+    """Cut every parameter over the ranks of the mesh; those of a unit of blocks are put together when it is computed.
+
+    Args:
+        model: to be cut in place.
+        mesh: the ranks.
+        blocks: of a unit at most; None is as many as have `UNIT` parameters.
+    """
+    for unit in units(list(model.encoder.blocks), blocks):
+        fully_shard(unit, mesh=mesh)
     fully_shard(model, mesh=mesh)
     # The rest is put together for the time of a loss, whatever parts of the model its objective calls.
     register_fsdp_forward_method(model, Model.measured.__name__)
+
+
+def units(blocks: list[nn.Module], size: int | None) -> list[list[nn.Module]]:
+    """Neighbouring blocks in units of `size` at most, as few as can be and as equal as can be, see `cut`."""
+    if size is None:
+        size = math.ceil(UNIT / sum(parameter.numel() for parameter in blocks[0].parameters()))
+    count = math.ceil(len(blocks) / size)
+    bounds = [len(blocks) * at // count for at in range(count + 1)]
+    return [blocks[start:end] for start, end in itertools.pairwise(bounds)]

@@ -200,8 +200,8 @@ def sentences(found: dict[str, Any]) -> list[str]:
 
 
 def _table(found: Sequence[dict[str, Any]]) -> list[str]:
-    heads = ("until", "steps", "tokens/s", "p50", "p95, s", "loader", "besides", "TFLOP/s", "of peak", "busy")
-    heads = (*heads, "graphs", "MiB", "other MiB")
+    timed = ("until", "steps", "tokens/s", "p50", "p95, s", "loader", "besides")
+    heads = (*timed, "TFLOP/s", "of peak", "busy", "graphs", "MiB", "other MiB")
     rows = [
         (
             window["until"][11:19],

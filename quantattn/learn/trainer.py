@@ -16,7 +16,7 @@ PRECISIONS = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed"
 MOST_THREADS = 1024
 _AT_LEAST_1 = (
     *("devices", "nodes", "max_steps", "max_epochs"),
-    *("validate_every", "accumulate", "log_every", "threads"),
+    *("validate_every", "accumulate", "log_every", "threads", "fsdp_blocks"),
 )
 
 
@@ -46,6 +46,7 @@ class TrainerSettings:
         threads: CPU threads; None leaves torch its choice.
         workers: processes that make training batches ahead; they change no bit.
         one_batch: train on the first batch again and again; it should be learnt by heart.
+        fsdp_blocks: blocks of the encoder whose parameters FSDP2 puts together at once; None is as many as have 2²⁵.
     """
 
     accelerator: str = "cpu"
@@ -67,6 +68,7 @@ class TrainerSettings:
     threads: int | None = None
     workers: int = 0
     one_batch: bool = False
+    fsdp_blocks: int | None = None
 
     def __post_init__(self) -> None:
         if self.accelerator not in ("cpu", "gpu"):

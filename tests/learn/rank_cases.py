@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+import warnings
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.debug import CommDebugMode
 from toy import model, train
 
 from quantattn.batch import PackedBatch
 from quantattn.learn.module import LossError
 from quantattn.learn.parallel import World, joined
-from quantattn.nn import Loss, Model, Outcome
+from quantattn.learn.strategies import cut
+from quantattn.nn import Encoder, EncoderConfig, Loss, Model, Outcome
 
 STEPS, LONGER, STEP = 5, 7, 4
 SETTINGS: dict[str, Any] = {"validate_every": 2, "accumulate": STEP, "steps": STEPS}
@@ -67,6 +72,40 @@ def resumed_rank(rank: int, port: int, folder: Path) -> None:
         train(folder / "resumed", world=world, resume=folder / "fsdp-2" / "checkpoints" / "last.ckpt", **longer)
 
 
+def deep(again: bool | str) -> Model:
+    """Five blocks in float64, the same in every process."""
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {"n_layers": 5, "width": 8, "n_heads": 2, "hidden": 12, "gradient_checkpointing": again}
+    config = EncoderConfig.of_size("tiny", codes={"code": 6}, values=(), causal=True, **shape)
+    return Model(Encoder(config), Outcome().heads(config, ("no", "yes"))).double()
+
+
+def batch_of(rank: int) -> PackedBatch:
+    """Two sequences with a decision at the end of each."""
+    code = torch.randint(0, 6, (12,), generator=torch.Generator().manual_seed(rank))
+    offsets, ends = torch.tensor([0, 5, 12], dtype=torch.int32), torch.tensor([4, 11])
+    return PackedBatch({"code": code}, torch.arange(12), offsets, 7, ends, torch.arange(2), {"label": torch.arange(2)})
+
+
+def cut_rank(rank: int, port: int, folder: Path) -> None:
+    """What two ranks of FSDP send in one step, and how far their gradients are from one process's, by units."""
+    found = []
+    with joined(placed(rank, 2, port), "cpu"):
+        mesh = init_device_mesh("cpu", (2,))
+        for again, size in product((False, True, "feed_forward"), (1, 2, None)):
+            one, two = deep(again), deep(again)
+            (sum(one.measured(Outcome(), batch_of(each), 0).loss for each in range(2)) / 2).backward()
+            cut(two, mesh, size)
+            with CommDebugMode() as sent, warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of torch, on hooks at what the model returns
+                two.measured(Outcome(), batch_of(rank), 0).loss.backward()
+            pairs = zip(one.parameters(), two.parameters(), strict=True)
+            apart = max(float((a.grad - b.grad.full_tensor()).abs().max()) for a, b in pairs)
+            found.append((again, size, apart, sorted(sent.get_comm_counts().values())))
+    if rank == 0:
+        torch.save(found, folder / "cut.pt")
+
+
 class Spoiled(Outcome):
     """An outcome whose tenth batch, the first of rank 1 in the third step, has a loss that is not a number."""
 
@@ -94,3 +133,4 @@ def run(folder: Path) -> None:
         start(one_rank, (case, free_port(), folder), size)
     start(resumed_rank, (free_port(), folder), 2)
     start(spoiled_rank, (free_port(), folder), 2)
+    start(cut_rank, (free_port(), folder), 2)

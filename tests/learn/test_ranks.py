@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from rank_cases import LONGER, RANKS, SETTINGS, STEP, plain_model, run
 from test_resume import same
+from torch import nn
 from toy import model, train
 
 from quantattn.learn.checkpoint import read_checkpoint
 from quantattn.learn.history import read_rows
 from quantattn.learn.parallel import World, as_torchrun_says, joined
+from quantattn.learn.strategies import units
 from quantattn.learn.trainer import TrainerSettings
+from quantattn.nn import EncoderConfig
+from quantattn.nn.encoder import Block
 
 LAST = Path("checkpoints") / "last.ckpt"
 every_case = pytest.mark.parametrize("case", RANKS)
@@ -115,6 +121,34 @@ def test_parameters_that_are_cut_go_on_as_whole_ones_do(folder: Path, tmp_path: 
             assert name == again
             if isinstance(a, torch.Tensor):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_units_of_blocks_have_the_gradients_of_one_process_and_ask_less_often(
+    folder: Path,
+) -> None:
+    """Each unit and the rest ask for parameters in forward and in backward, and send gradients once."""
+    found = torch.load(folder / "cut.pt", weights_only=True)
+    assert len(found) == 9
+    for again, size, apart, sent in found:
+        asked = {1: 6, 2: 4, None: 2}[size]
+        assert apart < 1e-12, (again, size)
+        assert sent == [asked, 2 * asked], (again, size)
+
+
+@given(st.integers(1, 30), st.integers(1, 40))
+def test_units_are_neighbours_few_and_of_equal_size(blocks: int, size: int) -> None:
+    made: list[nn.Module] = [nn.Identity() for _ in range(blocks)]
+    parts = units(made, size)
+    assert [each for part in parts for each in part] == made
+    assert len(parts) == -(-blocks // size)
+    assert max(map(len, parts)) <= min(size, min(map(len, parts)) + 1)
+
+
+def test_units_are_as_large_as_pays_when_nobody_says() -> None:
+    with torch.device("meta"):
+        base = [Block(EncoderConfig.of_size("base", codes={"code": 6}, values=()), local=False) for _ in range(22)]
+    assert [len(part) for part in units(list(base), None)] == [5, 6, 5, 6]
+    assert [len(part) for part in units([nn.Linear(2**13, 2**13, device="meta") for _ in range(3)], None)] == [1, 1, 1]
 
 
 def test_a_loss_that_is_no_number_on_one_rank_stops_all_before_the_step(folder: Path) -> None:
