@@ -91,10 +91,11 @@ def losses(at: Progress) -> str:
 
 
 def pace(at: Progress) -> str:
-    """How many tokens a second, and the share of the time spent waiting for batches; nothing while neither is known."""
+    """Tokens a second, the share of the time spent waiting for batches, and of the device's peak; "" while unknown."""
     if not math.isfinite(at.tokens_per_second):
         return ""
-    return f"{at.tokens_per_second:,.0f} tokens/s  loader {at.loader_wait_share:.1%}  "
+    used = f"{at.utilisation:.1%} of peak  " if math.isfinite(at.utilisation) else ""
+    return f"{at.tokens_per_second:,.0f} tokens/s  loader {at.loader_wait_share:.1%}  {used}"
 
 
 def clock(seconds: float) -> str:

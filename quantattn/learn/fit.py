@@ -55,6 +55,7 @@ class Progress:
         seconds: since it began or was resumed.
         tokens_per_second: see `Pace`; NaN before there is one.
         loader_wait_share: see `Pace`.
+        utilisation: see `Pace`.
     """
 
     step: int
@@ -65,6 +66,7 @@ class Progress:
     seconds: float
     tokens_per_second: float = math.nan
     loader_wait_share: float = math.nan
+    utilisation: float = math.nan
 
     @property
     def seconds_left(self) -> float:
@@ -103,7 +105,7 @@ class Watch(Callback):
         """One more step."""
         loss = float(trainer.callback_metrics["train/loss"])
         seconds = time.monotonic() - self.began
-        pace = (self.pace.tokens_per_second, self.pace.loader_wait_share)
+        pace = (self.pace.tokens_per_second, self.pace.loader_wait_share, self.pace.utilisation)
         self.watch(Progress(trainer.global_step, self.total, self.first, loss, self.valid, seconds, *pace))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

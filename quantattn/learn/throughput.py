@@ -6,7 +6,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from quantattn.learn.busy import Busy
 from quantattn.learn.checkpoint import Checkpoints
 from quantattn.learn.files import write_json, write_text
+from quantattn.learn.operations import peak_of, tflop
 from quantattn.learn.throughput_table import NAMES, Row, lines, read_rows, sentences, summary
-from quantattn.nn import EncoderConfig
 
-PEAKS = {"H200": 989.5, "H100 80GB HBM3": 989.5, "A100": 312.0}
-"""Part of a GPU's name → TFLOP/s of its dense 16-bit products by its data sheet."""
 EVERY = 60.0
 """Seconds between two writings of the summary."""
 
@@ -69,12 +67,9 @@ class Throughput(Callback):
         """Count a batch, and write the row of a step that is done."""
         if not trainer.is_global_zero:
             return
-        model: Any = pl_module.model
-        skipped = 1 if model.decision_heads() else 0
-        done = operations(model.encoder.config, model.encoder.blocks[0], batch.cu_seqlens.diff().tolist(), skipped)
         ranks: Any = pl_module.ranks
         self._tokens += batch.n_tokens * ranks
-        self._tflop += done * ranks / 1e12
+        self._tflop += tflop(pl_module, batch) * ranks
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             self._write(trainer)
@@ -132,42 +127,10 @@ class Throughput(Callback):
         print("\n".join(sentences(self._sum_up(trainer, module))), flush=True)
 
     def _sum_up(self, trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-        found = summary(read_rows(self.path), self._peak(trainer, module), trainer.world_size)
+        peak = self.peak_tflops or peak_of(module)
+        found = summary(read_rows(self.path), peak, trainer.world_size)
         write_json(self.folder / "throughput.json", found)
         return found
-
-    def _peak(self, trainer: Trainer, module: LightningModule) -> float | None:
-        if self.peak_tflops is not None or module.device.type != "cuda" or "16" not in str(trainer.precision):
-            return self.peak_tflops
-        name = torch.cuda.get_device_name(module.device)
-        return next((peak for part, peak in PEAKS.items() if part in name), None)
-
-
-def operations(config: EncoderConfig, block: torch.nn.Module, lengths: Sequence[int], skipped: int = 0) -> float:
-    """Floating-point operations of the blocks in forward and backward over sequences of these lengths.
-
-    6 · P · tokens + 12 · C · pairs a block: P are the matrices of a block, pairs the (query, key) pairs that it shows.
-    Embedding, heads, the optimizer and what is computed twice do not count.
-
-    Args:
-        config: of the encoder.
-        block: one of its blocks, all of which have the same shapes.
-        lengths: tokens of each sequence.
-        skipped: blocks at the end that are left out, because they are computed for decisions alone.
-    """
-    matrices = sum(p.numel() for p in block.parameters() if p.ndim == 2)
-    total, tokens = 0.0, sum(lengths)
-    for layer in range(config.n_layers - skipped):
-        window = config.local_window if config.is_local(layer) else None
-        total += 6.0 * matrices * tokens + 12.0 * config.width * sum(pairs(n, window, config.causal) for n in lengths)
-    return total
-
-
-def pairs(n: int, window: int | None, causal: bool) -> int:
-    """How many (query, key) pairs of n tokens are within `window` on each side, or on the left alone."""
-    reach = n - 1 if window is None else min(window, n - 1)
-    left = n * (reach + 1) - reach * (reach + 1) // 2
-    return left if causal else 2 * left - n
 
 
 def saving(trainer: Trainer) -> float:

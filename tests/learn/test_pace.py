@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import CSVLogger
 from toy import Recorded, model, sequences, train
 
 from quantattn.batch import PackedBatch
+from quantattn.cli.show import pace as shown
 from quantattn.learn.datamodule import PlannedLoader, PreparedData
 from quantattn.learn.fit import Progress, fit
 from quantattn.learn.history import read_rows
@@ -47,6 +48,18 @@ def test_tokens_over_time_and_the_share_of_it_that_was_waited() -> None:
     assert (pace.tokens_per_second, pace.loader_wait_share) == (150.0, 0.25)
     pace.passed(1.5, 500)
     assert (pace.tokens_per_second, pace.loader_wait_share) == (200.0, 0.125)
+
+
+def test_the_share_of_the_peak_is_the_time_that_the_operations_need_over_the_time_that_passes() -> None:
+    pace = paced(10.0, 12.0, 16.0)
+    pace.passed(0.0, 100, 9.0)
+    pace.passed(0.0, 100, 0.5)
+    assert pace.utilisation == 0.25
+    pace.passed(0.0, 100, 2.5)
+    assert pace.utilisation == 0.5
+    told = Progress(1, 2, 0, 0.5, None, 1.0, 1000.0, 0.01, pace.utilisation)
+    assert shown(told) == "1,000 tokens/s  loader 1.0%  50.0% of peak  "
+    assert shown(Progress(1, 2, 0, 0.5, None, 1.0, 1000.0, 0.01)) == "1,000 tokens/s  loader 1.0%  "
 
 
 def test_the_clock_stands_still_while_a_run_validates() -> None:

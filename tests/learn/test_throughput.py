@@ -20,7 +20,8 @@ from toy import train
 from quantattn.batch import PackedBatch
 from quantattn.learn.busy import Busy
 from quantattn.learn.checkpoint import write_checkpoint
-from quantattn.learn.throughput import Throughput, operations, pairs
+from quantattn.learn.operations import operations, pairs
+from quantattn.learn.throughput import Throughput
 from quantattn.learn.throughput_table import Row, quantile, read_rows, sentences, summary, windows
 from quantattn.learn.writer import Writer
 from quantattn.nn import Encoder
