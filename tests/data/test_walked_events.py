@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,11 @@ from quantattn.data.market.arrays import book_arrays
 from quantattn.data.market.encode import token_table
 from quantattn.data.market.features import FEATURES, book_features, feature_table
 from quantattn.data.market.sessions import Sessions
+from quantattn.data.market.walked_tokens import WalkedBook
 from quantattn.data.numeric_field import NumericField
 from quantattn.data.protocol import perturb_future
+from quantattn.data.protocol.labels.mid import Method, MidMove, mid_moves
+from quantattn.data.raw_fields import raw_fields
 from quantattn.data.schema import Instrument
 from quantattn.data.sources import scan_lobster
 from quantattn.data.tokens import RAW, Tokenizer
@@ -205,3 +209,72 @@ def test_a_real_day_has_the_same_bits(realdata: Path, walked: pytest.MonkeyPatch
     assert made[0][0] == made[1][0]
     same(made[0][1], made[1][1])
     assert {*FEATURES, *(f"{name}_value" for name in RAW)} <= {*made[0][1].columns}
+
+
+@pytest.mark.parametrize("method", [0, 1])
+@pytest.mark.parametrize("within", [False, True])
+def test_moves_are_those_of_columns(method: Method, within: bool, walked: pytest.MonkeyPatch) -> None:
+    for seed in range(3):
+        events = drawn(seed).with_columns(halted=pl.Series(np.random.default_rng(seed).random(900) < 0.01))
+        if seed == 2:
+            events = events.drop_nulls().drop("halted")
+        edges = np.quantile(events["available_time"].to_numpy(), [0.1, 0.3, 0.5, 0.501, 0.9, 0.99]).astype(np.int64)
+        sessions = Sessions("MADE", edges[::2], edges[1::2]) if within else None
+        for horizon in (1, 7, 400):
+            made = []
+            for rows in (0, LATE):
+                walked.setattr(compiled, "FROM_ROWS", rows)
+                made.append(mid_moves(events, MidMove(horizon, method=method), sessions))
+            assert made[0].equals(made[1])
+            assert made[0].schema == made[1].schema
+            if horizon < 400:
+                assert 0 < made[0]["label_reason"].null_count() < events.height
+
+
+def test_moves_that_leave_64_bits_are_refused_by_both(walked: pytest.MonkeyPatch) -> None:
+    events = drawn(0).with_columns(pl.col("ask_price_1", "bid_price_1") * 10**13)
+    said = []
+    for rows in (0, LATE):
+        walked.setattr(compiled, "FROM_ROWS", rows)
+        with pytest.raises(ValueError, match="leave int64") as error:
+            mid_moves(events, MidMove(100))
+        said.append(str(error.value))
+    assert said[0] == said[1]
+
+
+def test_logarithms_are_the_librarys_to_the_last_bit() -> None:
+    """Of numbers of every size, and of those whose value lies next to the clip, to 0 and to where floats part."""
+    random = np.random.default_rng(0)
+    x = np.r_[0, 2 ** np.arange(63), -(2 ** np.arange(63)), 2**63 - 1, random.integers(-(2**62), 2**62, 20_000)]
+    x = np.r_[x, x >> random.integers(0, 62, len(x)), np.exp(random.normal(7, 1e-6, 20_000) * 3).astype(np.int64)]
+    for center, scale in ((0.0, 1.0), (17.25, 2.5), (21.0, 1e-7), (3.0, 1e9)):
+        field = NumericField((0, 2**40), center, scale)
+        made = [np.empty(len(x), np.uint16), np.empty(len(x), np.float32)]
+        import_module("quantattn.data.market.raw_walk").tokens(x, *walked_tokens._table("gap", field), *made)
+        truth = pl.DataFrame({"x": x}).select(field.code(pl.col("x")), value=field.value("gap", pl.col("x")))
+        np.testing.assert_array_equal(made[0], truth.to_series(0).to_numpy())
+        assert made[1].tobytes() == truth["value"].to_numpy().tobytes()
+
+
+def test_steps_begin_where_others_end(walked: pytest.MonkeyPatch) -> None:
+    """More rows than a step of the loops has, and a window longer than one."""
+    events = drawn(6, 9_000)
+    tokenizer = Tokenizer.fit(events.lazy(), INSTRUMENTS, fitted_until=LATE)
+    made = []
+    for rows in (0, LATE):
+        walked.setattr(compiled, "FROM_ROWS", rows)
+        features = book_features(events.lazy(), INSTRUMENTS, windows=(1, 10, 2_500)).collect()
+        made.append(features.hstack(pl.DataFrame(dict(token_table(events, tokenizer).fields))))
+    same(made[0], made[1])
+
+
+def test_quotients_of_numbers_that_no_float_holds() -> None:
+    events = drawn(7).with_columns(pl.col("price", "ask_price_1", "bid_price_1") * 5 * 10**13 + pl.col("seq") % 7)
+    ticks = {each.entity: each.tick for each in INSTRUMENTS}
+    raw = WalkedBook.of(events, ticks, "UTC")
+    assert raw is not None
+    tick = pl.col("entity").replace_strict(ticks, return_dtype=pl.Int64)
+    truth = events.with_columns(tick=tick).select(**raw_fields(pl.col("tick")))
+    assert (truth["price"].drop_nulls().abs() > 2**53).any()
+    for name, values in raw.values(1).items():
+        np.testing.assert_array_equal(values, truth[name].drop_nulls().to_numpy())

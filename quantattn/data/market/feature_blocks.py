@@ -72,7 +72,7 @@ def _walked(
     windows: Sequence[int],
     parts: Sequence[tuple[int, int]],
 ) -> dict[str, Numbers]:
-    walk = import_module("quantattn.data.market.feature_walk").walk
+    loops = import_module("quantattn.data.market.feature_walk")
     size, ask, bid = len(usable), arrays["ask_price_1"], arrays["bid_price_1"]
     columns = tuple(arrays[name] for name in ("available_time", "kind", "side", "size", *level_columns(1)))
     whole = ["depth", *(f"{name}_{k}" for name in ("ofi", "trade_flow") for k in windows)]
@@ -86,9 +86,9 @@ def _walked(
         mid, spread = (int(ask[known] + bid[known]), int(ask[known] - bid[known])) if known >= 0 else (0, 0)
         if (run := runs.at(before)) >= 0 and known < runs.first[run]:
             mid, spread = int(runs.mid[run]), 0
-        rings = np.empty((5, 1 << max(windows).bit_length()), np.int64)
-        asked = (before, *rows, mid, spread, (runs.first, runs.tick, runs.mid), np.asarray(windows, np.int64), rings)
-        walk(columns, *asked, *out)
+        rooms = np.empty((loops.ROOMS, max(windows) + loops.BLOCK), np.int64)
+        asked = (before, *rows, mid, spread, (runs.first, runs.tick, runs.mid), np.asarray(windows, np.int64), rooms)
+        loops.walk(columns, *asked, *out)
 
     each(fill, parts)
     return dict(zip((*whole, *fractions), (*out[0], *out[1]), strict=True))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from quantattn.data.compiled import pays
 from quantattn.data.market.sessions import Sessions
 from quantattn.data.protocol.findings import Fitted
 from quantattn.data.protocol.labels.prices import require_positive
@@ -114,8 +116,11 @@ def mid_moves(frame: pl.DataFrame, move: MidMove, sessions: Sessions | None = No
     """
     require_positive(frame)
     columns = {"move_num": np.int64, "move_den": np.int64}
+    measure = _measure
+    if move.unit == "events" and move.method in (0, 1) and pays(frame.height):
+        measure = _walked
     reach = move.horizon + 1 if move.unit == "events" else None
-    return over_sessions(frame, sessions, columns, partial(_measure, move=move), reach)
+    return over_sessions(frame, sessions, columns, partial(measure, move=move), reach)
 
 
 @dataclass(frozen=True)
@@ -208,6 +213,25 @@ def _measure(stretch: Stretch, move: MidMove) -> Measured:
     )
     num, den = _fraction(prices.mid, row, past, ahead, move)
     return {"move_num": num, "move_den": den}, ahead.end, reason
+
+
+def _walked(stretch: Stretch, move: MidMove) -> Measured:
+    """The same of a move in events that does not look back, by a compiled loop."""
+    prices, size = stretch.prices, len(stretch)
+    _must_fit(int(prices.mid.max()), max(min(move.horizon, size - 1), 1), 1)
+    num, den, end = np.empty((3, size), np.int64)
+    reason = np.empty(size, np.int8)
+    walk = import_module("quantattn.data.protocol.labels.mid_walk").moves
+    given = (stretch.time, prices.mid, prices.halted, prices.crossed, prices.missing)
+    walk(*map(_read_only, given), move.horizon, move.method == 1, num, den, end, reason)
+    return {"move_num": num, "move_den": den}, end, reason
+
+
+def _read_only(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """A view that cannot be written to: one type of array, so that a loop is compiled once."""
+    own = column.view()
+    own.flags.writeable = False
+    return own
 
 
 def _fraction(

@@ -44,6 +44,9 @@ class Prices:
         halted = frame["halted"].fill_null(False).to_numpy() if "halted" in frame.columns else np.zeros(size, np.bool_)
         if has_book(frame):
             ask, bid = frame["ask_price_1"], frame["bid_price_1"]
+            if not ask.null_count() and not bid.null_count():
+                none, (a, b) = np.zeros(size, np.bool_), (ask.to_numpy(), bid.to_numpy())
+                return Prices(frame, a + b, halted, b >= a, none)
             crossed = (bid >= ask).fill_null(False).to_numpy()
             return Prices(frame, (ask + bid).fill_null(0).to_numpy(), halted, crossed, _missing(ask, bid))
         price = frame[price_column(frame)]

@@ -157,7 +157,7 @@ def over_sessions(
     found = {**made, "label_start": time, "label_end": end}
     return frame.with_columns(
         *(pl.when(has).then(pl.Series(name, values)).alias(name) for name, values in found.items()),
-        pl.Series(REASONS, dtype=LABEL_REASON).gather(pl.Series(reason).replace(-1, None)).alias("label_reason"),
+        pl.when(~has).then(pl.Series("label_reason", reason.view(np.uint8) % len(REASONS)).cat.to(LABEL_REASON)),
     )
 
 

@@ -105,13 +105,14 @@ class Threshold:
         if classes not in CLASS_NAMES:
             raise ValueError(f"classes must be 2 or 3, got {classes!r}")
         num = moves["move_num"]
+        nums, dens = num.fill_null(0).to_numpy(), moves["move_den"].fill_null(1).to_numpy()
         ways = np.empty(len(num), np.int8)
 
         def put(rows: tuple[int, int]) -> None:
             here = slice(*rows)
-            own, den = num[here].fill_null(0).to_numpy(), moves["move_den"][here].fill_null(1).to_numpy()
-            beyond = _exceeds(np.abs(own), den, self.theta).astype(np.int8)
-            ways[here] = np.where(own < 0, -beyond, beyond)
+            beyond = _exceeds(np.abs(nums[here]), dens[here], self.theta).view(np.int8)
+            np.negative(beyond, out=beyond, where=nums[here] < 0)
+            ways[here] = beyond
 
         each(put, [(first, min(first + _CLASSED_AT_ONCE, len(num))) for first in range(0, len(num), _CLASSED_AT_ONCE)])
         way = pl.Series("way", ways)
