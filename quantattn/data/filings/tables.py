@@ -22,6 +22,7 @@ _LINE = re.compile(r"[^\n]*\n?")
 _NUMBER = re.compile(r"[^a-zA-Z\d]{0,5}\d[\d.,]{0,20}[^a-zA-Z\d]{0,5}(?:\s?\([a-z\d]{1,2}\))?")
 _LISTED = re.compile(r"[^\w-]{0,2}|\(?(?:[a-z]|[ivx]{1,4})[).]{1,2}|\(?\d{1,2}(?:\.\d{1,2})?[).]{0,2}", re.IGNORECASE)
 _MOST_BETWEEN, _LONGEST_BETWEEN = 3, 100
+_WORDS_OF_SENTENCE = 7
 _MOST_TOLD, _LONGEST_TOLD = 12, 160
 
 
@@ -45,18 +46,40 @@ def _runs(text: str, cuts: list[int]) -> Iterator[tuple[int, int, int, int]]:
         heading = False
         while match.end() > stop >= match.start() and line:
             heading, stop = True, next(stops)
-        row = line.strip("\n").split("\t") if "\t" in line and not heading else []
-        number = any(_NUMBER.fullmatch(cell) for cell in row[1:])
-        if number or (row and len(line) <= _LONGEST_BETWEEN and not _LISTED.fullmatch(row[0])):
+        row = [] if heading else _row(line)
+        if row:
             start = start if rows else match.start()
             end, between = match.end(), 0
-            rows, cells, numbers = rows + 1, max(cells, len(row)), numbers + number
+            rows, cells = rows + 1, max(cells, len(row))
+            numbers += _has_number(row)
             continue
         between += 1
-        if heading or row or not line or between > _MOST_BETWEEN or len(line) > _LONGEST_BETWEEN:
+        if heading or between > _MOST_BETWEEN or not _may_be_between(line):
             if rows > 1 and 3 * numbers >= rows:
                 yield start, end, rows, cells
             rows = numbers = cells = between = 0
+
+
+def _row(line: str) -> list[str]:
+    """The cells of a row; none of a line that is none: see above."""
+    if "\t" not in line:
+        return []
+    row = line.strip("\n").split("\t")
+    number = _has_number(row)
+    if _LISTED.fullmatch(row[0]):
+        return row if number and _NUMBER.fullmatch(row[-1]) else []
+    return row if max(map(len, row[1:])) <= _LONGEST_BETWEEN and (number or len(line) <= _LONGEST_BETWEEN) else []
+
+
+def _has_number(row: list[str]) -> bool:
+    return any(_NUMBER.fullmatch(cell) for cell in row[1:])
+
+
+def _may_be_between(line: str) -> bool:
+    """Whether a line that is no row may stand between two: a title, a rule, an empty line, and no sentence."""
+    if not line or "\t" in line or len(line) > _LONGEST_BETWEEN:
+        return False
+    return not (line.rstrip().endswith((".", ":")) and line.count(" ") >= _WORDS_OF_SENTENCE)
 
 
 def with_tables(parsed: Parsed, choice: Tables) -> tuple[Parsed, int]:

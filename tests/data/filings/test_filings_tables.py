@@ -97,3 +97,16 @@ def test_items_in_an_annual_report_move_too() -> None:
     assert number == 1
     assert changed.annual_report == "Financial review\nIt was a good year.\n"
     assert changed.sections[0].report == (0, len(changed.annual_report))
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "The following proposal was also approved at the annual meeting of the holders:\n",
+        "10\t.1\tLoan Agreement of May 5, 2007\n",  # a list of exhibits whose numbers stand in two cells
+        f"Note 3\t{'which tells of things that were not told, ' * 3}\t12\n",
+    ],
+)
+def test_what_is_no_row_and_no_title_ends_a_table(between: str) -> None:
+    text = BEFORE + TABLE + between + TABLE + AFTER
+    assert [text[start:end] for start, end in find_tables(text)] == [TABLE, TABLE]
