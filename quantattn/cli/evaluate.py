@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -33,10 +35,17 @@ OPTIONAL = {
 }
 """Columns that a table may have → what they hold."""
 QUESTIONS = {
-    "return": "Which of {entities:,} entities earn more than the others after each of {times:,} times, from {name}.",
-    "value": "A value for each of {entities:,} entities at {times:,} times, from {name}.",
-    "class": "Which of {classes} comes next, for {entities:,} entities at {times:,} times, from {name}.",
+    "return": "Which of {entities:,} entities earn more than the others after each of {times:,} times, {span}, from "
+    "{name}.",
+    "value": "A value for each of {entities:,} entities at {times:,} times, {span}, from {name}.",
+    "class": "Which of {classes} comes next, for {entities:,} entities at {times:,} times, {span}, from {name}.",
 }
+
+
+def span_of(times: NDArray[np.int64]) -> str:
+    """The days (UTC) from the first to the last of the times, ns, which rise."""
+    first, last = (str(np.datetime64(int(at), "ns").astype("datetime64[D]")) for at in (times[0], times[-1]))
+    return f"on {first}" if first == last else f"from {first} to {last}"
 
 
 def run(arguments: list[str]) -> int:
@@ -58,6 +67,7 @@ def run(arguments: list[str]) -> int:
     asks = QUESTIONS[asked.kind].format(
         entities=len(first.data.names),
         times=first.data.times.size,
+        span=span_of(first.data.times),
         name=asked.scores.name,
         classes=", ".join(first.classes),
     )

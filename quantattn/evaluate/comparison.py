@@ -131,7 +131,7 @@ def compare_runs(runs: Sequence[Run], created: str | None = None) -> ReportData:
     return ReportData(
         title=f"{len(runs)} runs beside each other",
         question="The same outcome by several runs"
-        + (", on the same decisions." if same else ", each on its own rows."),
+        + (f", on the same {first.decisions:,} decisions." if same else ", each on its own rows."),
         table=table,
         figures=(methods_figure(table),),
         rows={f"test decisions, {run.name}": run.table.decisions for run in runs},

@@ -16,7 +16,6 @@ from quantattn.evaluate.report import Cell, Check, ReportData, Sheet, Tone, verd
 from quantattn.evaluate.score_figures import return_figures
 from quantattn.evaluate.score_report import (
     closing_returns,
-    in_words,
     mean_row,
     number,
     p_value,
@@ -24,6 +23,7 @@ from quantattn.evaluate.score_report import (
     sheets,
     steps,
 )
+from quantattn.evaluate.score_words import in_words
 from quantattn.evaluate.scores import Kind, Scores
 
 FEW = 30

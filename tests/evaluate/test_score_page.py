@@ -17,7 +17,8 @@ from quantattn.evaluate.inference import lag_of, mean_test
 from quantattn.evaluate.panel import as_panel
 from quantattn.evaluate.report import render_report
 from quantattn.evaluate.score_page import Told, report_on
-from quantattn.evaluate.score_report import in_words, money
+from quantattn.evaluate.score_report import money
+from quantattn.evaluate.score_words import in_words, likely
 from quantattn.evaluate.scores import Columns, Scores, read_scores
 from quantattn.evaluate.sharpe import deflated_sharpe, probabilistic_sharpe
 from tests.evaluate.score_tables import DAY, START, made
@@ -58,6 +59,13 @@ def test_costs_can_eat_all_and_the_page_says_so() -> None:
     even = assess({1: scores}, Terms(cost_bps=cheap.model.book.break_even_bps))
     assert even.model.net.value == pytest.approx(0, abs=1e-15)
     assert "nobody said" in in_words(dear).sure
+    assert in_words(cheap).cost[0].endswith("bp a day left")
+
+
+def test_no_probability_is_rounded_to_a_certainty() -> None:
+    assert [likely(p) for p in (0.0, 0.0099, 0.01, 0.5, 0.99, 0.9949, 1.0)] == [
+        *("less than 1%", "less than 1%", "1%", "50%", "99%", "more than 99%", "more than 99%")
+    ]
 
 
 def test_trials_deflate_and_are_counted_with_what_stands_in_the_table() -> None:
