@@ -24,7 +24,7 @@ from quantattn.data.remote import fetch, is_remote
 from quantattn.nn import Artefact, load_model
 from quantattn.score import Work, check_place, make_plan
 from quantattn.score.crew import Recipe
-from quantattn.score.plan import shard_size
+from quantattn.score.plan import shard_cost, shard_size
 from quantattn.score.share import scratch
 from quantattn.score.sink import place_of
 from quantattn.score.worker import repeating
@@ -39,7 +39,7 @@ class ScoreSettings(OutputSettings, EngineSettings):
         paths: not used; output goes to `out`.
         out: folder of the Delta table.
         max_tokens_per_batch: budget of tokens a batch.
-        shard_decisions: decisions written in one transaction; None: see `shard_size`.
+        shard_decisions: decisions written in one transaction; None: see `shard_size` and `shard_cost`.
         attention: which implementation computes attention; None is the model's own.
         items: of filings, names of the items that are read; None: those that the model was trained on, or all.
         allow_targets: more prefixes that a `_target_` may have.
@@ -117,8 +117,10 @@ def _score(config: DictConfig, folder: Path) -> int:
     if stream is not None and not len(work.as_of):
         return DONE
     work = _with_constants(asked, work, artefact, room)
-    size = shard_size(len(work.sequences.decisions)) if asked.shard_decisions is None else asked.shard_decisions
-    plan = make_plan(work, artefact.sha, size, policy, sizes(asked.data.path, work.hashes))
+    size, most = asked.shard_decisions, None
+    if size is None:
+        size, most = shard_size(len(work.sequences.decisions)), shard_cost(asked.devices()[0])
+    plan = make_plan(work, artefact.sha, size, policy, sizes(asked.data.path, work.hashes), most)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
     decisions = f"{len(work.sequences.decisions):,} decisions in {len(plan.shards)} shards"

@@ -177,7 +177,10 @@ def _teller(out: Console) -> Callable[[Progress], None]:
             return
         printed = now
         there = f", {at.found:,} were there" if at.found else ""
-        pace = f"  {at.per_second:,.0f}/s, {show.clock(at.seconds_left)} left" if at.done > at.found else ""
+        pace = f"  {at.per_second:,.0f}/s" if at.per_second >= 1 else ""
+        if at.done < at.total and 0 < at.share < 1:
+            pace += f"  {at.share:.0%} computed"
+        pace += f", {show.clock(at.seconds_left)} left" if at.share > 0 else ""
         lost = f", {at.lost} workers lost" if at.lost else ""
         lost += f", {at.refused:,} without a score" if at.refused else ""
         out.print(f"{at.done:,}/{at.total:,} decisions{there}{pace}{lost or ', no failures'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,6 +20,8 @@ from quantattn.score.worker import Begun, Worker
 
 BATCHES_AHEAD = 2
 """Batches that a device was given and of which nothing was fetched yet."""
+SECONDS_BETWEEN_SHARES = 1.0
+"""How often it is told how far the computation of a shard is."""
 OnBad = Literal["stop", "quarantine"]
 """What becomes of a decision without a score."""
 
@@ -29,7 +32,8 @@ class Outcome:
 
     Attributes:
         shard: which one; None of a worker that was lost before it had one.
-        what: "written"; "found", when another job had written it; "lost", with the process that had it; "failed".
+        what: "written"; "found", when another job had written it; "lost", with the process that had it; "failed"; or
+            "underway", which is no end: `share` of it, by its cost, was computed.
         refused: rows of it that have no score and were written apart.
         error: why it failed.
         said: how the process was lost.
@@ -37,11 +41,12 @@ class Outcome:
     """
 
     shard: Shard | None
-    what: Literal["written", "found", "lost", "failed"]
+    what: Literal["written", "found", "lost", "failed", "underway"]
     refused: int = 0
     error: Exception | None = None
     said: str = ""
     others: tuple[Shard, ...] = ()
+    share: float = 0.0
 
 
 def shards_held(device: str) -> int:
@@ -71,6 +76,7 @@ class Pipeline:
         self._writing: deque[Future[Outcome]] = deque()
         self._ended: list[Outcome] = []
         self._held = 0
+        self._told = time.monotonic()
         self._writer = ThreadPoolExecutor(1, "quantattn writer")
 
     def __len__(self) -> int:
@@ -85,6 +91,8 @@ class Pipeline:
     def outcomes(self) -> list[Outcome]:
         """Go on until a shard has come to its end, and tell what became of those that have; nothing if none is left.
 
+        Now and then, how far it is with a shard comes before that.
+
         Raises:
             ValueError: a decision has no score, and that stops the job. Shards before it are written.
             RuntimeError: see `DeltaSink.write`.
@@ -96,7 +104,7 @@ class Pipeline:
                 break
             self._step()
         found, self._ended = self._ended, []
-        self._held -= len(found)
+        self._held -= sum(each.what != "underway" for each in found)
         return found
 
     def close(self) -> None:
@@ -134,9 +142,16 @@ class Pipeline:
                 self._ended.append(Outcome(shard, "found"))
                 return True
             begun = self._worker.begin(shard, None if self._on_bad == "stop" else {})
-            self._launches = chain(begun.launches(), [partial(self._hand_over, begun)])
+            fetches = (partial(self._fetch, begun, fetch) for fetch in begun.launches())
+            self._launches = chain(fetches, [partial(self._hand_over, begun)])
         self._ahead.append(fetch)
         return True
+
+    def _fetch(self, begun: Begun, fetch: Callable[[], None]) -> None:
+        fetch()
+        if (now := time.monotonic()) - self._told >= SECONDS_BETWEEN_SHARES:
+            self._told = now
+            self._ended.append(Outcome(begun.shard, "underway", share=begun.share))
 
     def _hand_over(self, begun: Begun) -> None:
         self._writing.append(self._writer.submit(write, begun, self._sink))
@@ -164,6 +179,8 @@ def write_shard(worker: Worker, sink: DeltaSink, shard: Shard, on_bad: OnBad = "
     pipeline = Pipeline(worker, sink, on_bad)
     try:
         pipeline.give(shard)
-        return pipeline.outcomes()[0]
+        while len(pipeline):
+            last = pipeline.outcomes()
+        return last[-1]
     finally:
         pipeline.close()

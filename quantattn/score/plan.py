@@ -111,12 +111,16 @@ def _array(column: Any) -> Any:
 
 @dataclass(frozen=True)
 class Shard:
-    """Sequences first … last − 1, with so many decisions, written in one transaction under `name`."""
+    """Sequences first … last − 1, with so many decisions, written in one transaction under `name`.
+
+    `cost` is what they take to compute, in a unit of its own: see `costs`.
+    """
 
     name: str
     first: int
     last: int
     decisions: int
+    cost: int = 0
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,21 @@ def _short(value: Any) -> str:
     return value[:12] if isinstance(value, str) and len(value) == 64 else str(value)
 
 
+def costs(lengths: Any) -> Any:
+    """(S,) int64, what sequences of so many tokens take to compute, all in one unit: n · (n + 1024).
+
+    Pairs of tokens for attention, and for everything else what a thousand pairs a token are: a long document takes more
+    time than its tokens say.
+    """
+    n = torch.as_tensor(lengths, dtype=torch.int64)
+    return (n * (n + 1024)).numpy()
+
+
+def shard_cost(device: str) -> int:
+    """Most that a shard costs if nobody says otherwise: minutes of one core with a tiny encoder, seconds of a GPU."""
+    return 1 << (38 if device.startswith("cuda") else 32)
+
+
 def shard_size(decisions: int) -> int:
     """Decisions that a shard of a job of so many has, if nobody says: a hundredth of them, from 10,000 to 50,000.
 
@@ -188,10 +207,11 @@ def make_plan(
     shard_decisions: int,
     policy: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
+    most: int | None = None,
 ) -> Plan:
     """Cut the sequences of `work` into shards of at least `shard_decisions` decisions (the last one may have fewer).
 
-    No row is cut: its pieces are in one shard.
+    A shard has fewer where they would cost more than `most`. No row is cut: its pieces are in one shard.
 
     Args:
         work: the decisions.
@@ -200,6 +220,7 @@ def make_plan(
         policy: plain values that decide the bits of a score beside model, data and code (how batches are made, where
             they are computed), so that a table cannot go on under another one.
         sizes: input → bytes, told beside the plan; hashes decide.
+        most: what a shard of several rows may cost at most, see `costs`; None: anything.
 
     Raises:
         ValueError: nothing to score, or a shard size below 1.
@@ -219,6 +240,7 @@ def make_plan(
             "rows": len(work.as_of),
         },
         "shard_decisions": shard_decisions,
+        "shard_cost": most,
         "policy": dict(policy or {}),
         "code": dict(installed()),
         "format": FORMAT,
@@ -226,15 +248,19 @@ def make_plan(
     described = json.loads(json.dumps(described, sort_keys=True))
     sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
     described["bytes"] = dict(sizes or {})
-    return Plan(tuple(_shards(work, shard_decisions)), model_sha, sha, described)
+    return Plan(tuple(_shards(work, shard_decisions, most)), model_sha, sha, described)
 
 
-def _shards(work: Work, least: int) -> Iterator[Shard]:
+def _shards(work: Work, least: int, most: int | None) -> Iterator[Shard]:
     first, sequences = work.sequences.first, len(work.sequences)
+    until = torch.as_tensor(costs(work.sequences.stop - work.sequences.start)).cumsum(0).numpy()
     begin = number = 0
     while begin < sequences and (done := int(first[begin])) < int(first[-1]):
+        spent = int(until[begin - 1]) if begin else 0
         end = min(int(first.searchsorted(done + least)), sequences)
-        while end < sequences and work.is_cut(int(first[end])):
+        if most is not None:
+            end = max(min(end, int(until.searchsorted(spent + most, "right"))), begin + 1)
+        while end < sequences and (work.is_cut(int(first[end])) or int(first[end]) == done):
             end += 1
-        yield Shard(f"shard-{number:06d}", begin, end, int(first[end]) - done)
+        yield Shard(f"shard-{number:06d}", begin, end, int(first[end]) - done, int(until[end - 1]) - spent)
         begin, number = end, number + 1

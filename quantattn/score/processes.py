@@ -122,7 +122,8 @@ def _taken(hand: _Hand, said: Outcome) -> Outcome:
     if said.what == "failed":
         others, hand.shards = tuple(shard for shard in hand.shards if shard != said.shard), []
         return replace(said, others=others)
-    hand.shards = [shard for shard in hand.shards if shard != said.shard]
+    if said.what != "underway":
+        hand.shards = [shard for shard in hand.shards if shard != said.shard]
     return said
 
 

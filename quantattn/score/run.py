@@ -31,6 +31,8 @@ class Progress:
         lost: workers that were lost and replaced.
         refused: rows without a score that this job has written apart.
         said: how the last of them was lost, when it is news.
+        share: what is computed of what was to be computed, between 0 and 1, by its cost and not by its number: of
+            filings the long ones take most.
     """
 
     done: int
@@ -40,6 +42,7 @@ class Progress:
     lost: int = 0
     refused: int = 0
     said: str = ""
+    share: float = 0.0
 
     @property
     def per_second(self) -> float:
@@ -49,7 +52,7 @@ class Progress:
     @property
     def seconds_left(self) -> float:
         """An estimate from the pace so far."""
-        return (self.total - self.done) / self.per_second if self.per_second else float("nan")
+        return self.seconds * (1 - self.share) / self.share if self.share > 0 else float("nan")
 
 
 class Remaining:
@@ -127,7 +130,7 @@ def score_with(
         plan: what is to be scored.
         out: folder of the table.
         shards: some of the plan's, when other jobs do the others; None: all.
-        watch: told where the run stands when it begins and after each shard.
+        watch: told where the run stands when it begins, after each shard, and now and then in between.
         stop: asked before a shard is given out. Those that workers are at are waited for.
 
     Returns:
@@ -174,6 +177,8 @@ class _Job:
         self.left = Remaining(number for name, number in self.numbers.items() if name not in there)
         self.total = sum(shard.decisions for shard in shards)
         self.found = self.done = sum(self.shards[self.numbers[name]].decisions for name in there)
+        self._cost = sum(self.shards[number].cost for number in self.left)
+        self._computed, self._underway = 0.0, dict[int, float]()
 
     def give(self) -> None:
         if not self._given:  # what workers need to be made is no measure of their pace
@@ -184,8 +189,12 @@ class _Job:
 
     def take(self, outcome: Outcome) -> None:
         number = None if outcome.shard is None else self.numbers[outcome.shard.name]
+        if number is not None and outcome.what == "underway":
+            self._underway[number] = outcome.share
+            return
         if number is not None:
             self.running.discard(number)
+            self._underway.pop(number, None)
         others = [self.numbers[shard.name] for shard in outcome.others]
         self.running.difference_update(others)
         if outcome.what == "failed":
@@ -202,6 +211,7 @@ class _Job:
                 )
         elif outcome.shard is not None:
             self.done += outcome.shard.decisions
+            self._computed += outcome.shard.cost
             self.refused += outcome.refused
             self._failed[None] = 0
             if outcome.what == "found":
@@ -213,9 +223,13 @@ class _Job:
         there = self.sink.written(self.shards[number].name for number in self.left)
         gone = [self.numbers[name] for name in there]
         decisions = sum(self.shards[number].decisions for number in gone)
+        self._cost -= sum(self.shards[number].cost for number in gone)
         self.left.remove(gone)
         self.done, self.found = self.done + decisions, self.found + decisions
         self.left.jump()
 
     def progress(self, said: str) -> Progress:
-        return Progress(self.done, self.total, self.found, time.monotonic() - self.began, self.lost, self.refused, said)
+        computed = self._computed + sum(self.shards[number].cost * share for number, share in self._underway.items())
+        share = computed / self._cost if self._cost else 1.0
+        seconds = time.monotonic() - self.began
+        return Progress(self.done, self.total, self.found, seconds, self.lost, self.refused, said, share)

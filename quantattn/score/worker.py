@@ -20,7 +20,7 @@ from quantattn.nn import Model, check_decisions
 from quantattn.nn.memory import scoring
 from quantattn.score.incremental import Stream
 from quantattn.score.outputs import Output, Scores
-from quantattn.score.plan import Plan, Shard, Work
+from quantattn.score.plan import Plan, Shard, Work, costs
 
 
 @dataclass(frozen=True)
@@ -126,16 +126,26 @@ class Begun:
         self.first, self.last = int(first[shard.first]), int(first[shard.last])
         self._found: dict[str, Tensor] = {}
         self._seen = torch.zeros(self.last - self.first, dtype=torch.int64)
+        self._cost = 0
 
     def launches(self) -> Iterator[Callable[[], None]]:
         """For each batch, once the device was given it, what waits for its scores and keeps them."""
         sequences, shard = self.worker.work.sequences, self.shard
         lengths = sequences.stop[shard.first : shard.last] - sequences.start[shard.first : shard.last]
+        each = costs(lengths)
         for indices in batches_of(lengths, self.worker.max_tokens, shuffle=False):
+            cost = int(each[indices].sum())
             for keys, said in self.worker.answers(indices + shard.first, self.refused):
-                yield partial(self._keep, keys, on_their_way(said))
+                yield partial(self._keep, keys, on_their_way(said), cost)
+                cost = 0  # of a batch that was halved, with its first part
 
-    def _keep(self, keys: Tensor, said: Callable[[], Mapping[str, Tensor]]) -> None:
+    @property
+    def share(self) -> float:
+        """What was fetched of it, between 0 and 1, by its cost."""
+        return min(self._cost / self.shard.cost, 1.0) if self.shard.cost else 0.0
+
+    def _keep(self, keys: Tensor, said: Callable[[], Mapping[str, Tensor]], cost: int) -> None:
+        self._cost += cost
         places = keys - self.first
         self._seen[places] += 1
         for name, rows in said().items():

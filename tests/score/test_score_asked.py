@@ -180,8 +180,8 @@ def test_progress_tells_rate_time_left_and_failures(capsys: pytest.CaptureFixtur
     """Whichever the engine: all of them tell where they stand by the same `Progress`."""
     for at in (
         Progress(0, 500, 0, 0.0),
-        Progress(500, 500, 100, 8.0),
-        Progress(500, 500, 0, 10.0, lost=2, refused=3, said="worker 0 was killed"),
+        Progress(500, 500, 100, 8.0, share=1.0),
+        Progress(500, 500, 0, 10.0, lost=2, refused=3, said="worker 0 was killed", share=1.0),
     ):
         _teller(console())(at)
     assert capsys.readouterr().out.splitlines() == [

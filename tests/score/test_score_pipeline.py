@@ -16,7 +16,7 @@ from torch import Tensor
 from quantattn.score import Progress, Scores, Worker
 from quantattn.score.crew import Alone
 from quantattn.score.pipeline import BATCHES_AHEAD, Pipeline
-from quantattn.score.plan import shard_size
+from quantattn.score.plan import costs, make_plan, shard_size
 from quantattn.score.processes import Processes
 from quantattn.score.run import score_with
 from quantattn.score.share import share
@@ -168,3 +168,34 @@ def test_half_precision_is_the_models_own_under_autocast(model: Path, tmp_path: 
     one, other = (each.rows(job.plan.shards[0])["prob_up"].to_pylist() for each in (whole, half))
     assert one != other
     assert max(abs(a - b) for a, b in zip(one, other, strict=True)) < 0.05
+
+
+def test_shards_cost_no_more_than_asked_and_their_costs_add_up() -> None:
+    given = work()
+    lengths = given.sequences.stop - given.sequences.start
+    each = costs(lengths)
+    assert each.tolist() == [n * n + 1024 * n for n in lengths.tolist()]
+    assert [shard.cost for shard in make_plan(given, "m", 3 * N).shards] == [int(each.sum())]
+    for most in (1, int(each.max()), 5 * int(each.max())):
+        plan = make_plan(given, "m", 3 * N, most=most)
+        assert [shard.first for shard in plan.shards] == [0, *(shard.last for shard in plan.shards[:-1])]
+        assert [shard.cost for shard in plan.shards] == [int(each[s.first : s.last].sum()) for s in plan.shards]
+        assert plan.shards[-1].last == len(lengths)
+        assert all(shard.cost <= most or shard.last == shard.first + 1 for shard in plan.shards)
+        further = [int(each[shard.first : shard.last + 1].sum()) for shard in plan.shards[:-1]]
+        assert all(cost > most for cost in further), "a shard that had room for another sequence"
+    assert len(make_plan(given, "m", 10, most=10**9).shards) == len(make_plan(given, "m", 10).shards) > 1
+
+
+def test_it_is_told_how_far_a_shard_is_before_its_end(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quantattn.score.pipeline.SECONDS_BETWEEN_SHARES", 0.0)
+    job, seen = recipe(model, tmp_path / "out", shard=3 * N), list[Progress]()
+    assert score_with(Alone(job.worker("cpu"), job.out), job.plan, job.out, watch=seen.append)
+    assert len(job.plan.shards) == 1
+    before = [at.share for at in seen if at.done == 0]
+    assert before == sorted(before)
+    assert len({share for share in before if 0 < share < 1}) >= 3
+    assert (seen[0].share, seen[-1].share, seen[-1].seconds_left) == (0.0, 1.0, 0.0)
+    assert all(at.seconds_left > 0 for at in seen if 0 < at.share < 1)
