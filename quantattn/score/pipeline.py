@@ -76,6 +76,7 @@ class Pipeline:
         self._writing: deque[Future[Outcome]] = deque()
         self._ended: list[Outcome] = []
         self._held = 0
+        self._begun: Begun | None = None
         self._told = time.monotonic()
         self._writer = ThreadPoolExecutor(1, "quantattn writer")
 
@@ -142,16 +143,15 @@ class Pipeline:
                 self._ended.append(Outcome(shard, "found"))
                 return True
             begun = self._worker.begin(shard, None if self._on_bad == "stop" else {})
-            fetches = (partial(self._fetch, begun, fetch) for fetch in begun.launches())
-            self._launches = chain(fetches, [partial(self._hand_over, begun)])
+            self._launches, self._begun = chain(begun.launches(), [partial(self._hand_over, begun)]), begun
         self._ahead.append(fetch)
+        self._tell()
         return True
 
-    def _fetch(self, begun: Begun, fetch: Callable[[], None]) -> None:
-        fetch()
-        if (now := time.monotonic()) - self._told >= SECONDS_BETWEEN_SHARES:
+    def _tell(self) -> None:
+        if self._begun is not None and (now := time.monotonic()) - self._told >= SECONDS_BETWEEN_SHARES:
             self._told = now
-            self._ended.append(Outcome(begun.shard, "underway", share=begun.share))
+            self._ended.append(Outcome(self._begun.shard, "underway", share=self._begun.share))
 
     def _hand_over(self, begun: Begun) -> None:
         self._writing.append(self._writer.submit(write, begun, self._sink))

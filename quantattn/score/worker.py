@@ -136,16 +136,16 @@ class Begun:
         for indices in batches_of(lengths, self.worker.max_tokens, shuffle=False):
             cost = int(each[indices].sum())
             for keys, said in self.worker.answers(indices + shard.first, self.refused):
-                yield partial(self._keep, keys, on_their_way(said), cost)
+                self._cost += cost
                 cost = 0  # of a batch that was halved, with its first part
+                yield partial(self._keep, keys, on_their_way(said))
 
     @property
     def share(self) -> float:
-        """What was fetched of it, between 0 and 1, by its cost."""
+        """What the device was given of it, between 0 and 1, by its cost; a CPU has computed that."""
         return min(self._cost / self.shard.cost, 1.0) if self.shard.cost else 0.0
 
-    def _keep(self, keys: Tensor, said: Callable[[], Mapping[str, Tensor]], cost: int) -> None:
-        self._cost += cost
+    def _keep(self, keys: Tensor, said: Callable[[], Mapping[str, Tensor]]) -> None:
         places = keys - self.first
         self._seen[places] += 1
         for name, rows in said().items():
