@@ -288,7 +288,7 @@ def _table(
         loss=loss,
         best_baseline=against.best,
         difference={metric.name: against.difference(metric) for metric in metrics},
-        skill=against.interval(lambda ours, theirs: _skill(ours[loss], theirs[loss])),
+        skill=_possible(against.interval(lambda ours, theirs: _skill(ours[loss], theirs[loss]))),
         gap_closed=gap,
         decisions=int(kept.sum()),
         unlabelled=int((~kept).sum()),
@@ -329,6 +329,13 @@ def _skill(loss: Floats, baseline: Floats) -> Floats:
     """1 − loss/baseline, 0 within `ROUNDING`; NaN against a perfect baseline, which leaves no room for skill."""
     ratio: Floats = 1 - loss / np.where(baseline > 0, baseline, np.nan)
     return np.where(np.abs(ratio) < ROUNDING, 0.0, ratio)
+
+
+def _possible(skill: Interval) -> Interval:
+    """No loss is below zero, so no skill is above 1, where few blocks would put the end of an interval."""
+    if skill.low is None or skill.high is None:
+        return skill
+    return Interval(skill.value, min(skill.low, 1.0), min(skill.high, 1.0))
 
 
 def _closed(loss: Floats, baseline: Floats, least: Floats) -> Floats:
