@@ -1,14 +1,12 @@
 """HTML → text and what inline XBRL says of the document. Runs in the child process of `pool`.
 
-What comes out is checked against a second, cruder count of the visible characters, so that no parser empties a
-document silently.
+What comes out is checked against a second, cruder count of the visible characters (`visible`), so that no parser
+empties a document silently.
 """
 
 from __future__ import annotations
 
-import html
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +16,7 @@ from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
 from quantattn.data.filings.facts import Facts, read_facts
 from quantattn.data.filings.symbols import shown_in_symbols, without_private
+from quantattn.data.filings.visible import INVISIBLE, conserved, visible_length
 
 # fmt: off
 BLOCKS = frozenset((
@@ -37,24 +36,13 @@ VOID = frozenset(
 LONG_CELL = 200
 """A cell of several lines and more characters than this is layout, not a table cell: its lines stay lines."""
 
-_NOT_SHOWN = (
-    ("<!--", "-->"),
-    *((f"<{tag}", f"</{tag}>") for tag in ("head", "title", "script", "style", "template")),
-)
-_OPENS_NOT_SHOWN = re.compile(r"<(?:!--|head|title|script|style|template)", re.IGNORECASE)
+_TEXT, _SKIPPED, _HIDDEN, _BLOCK, _PRE, _FACT, _INLINE = "text", "skipped", "hidden", "block", "pre", "fact", "inline"
+"""What `_walk` does with a node; a row or a cell is its own kind."""
 _MAY_HIDE = '[hidden], [style*="display" i]'
 """Selector of every element that `_is_hidden`, and of some that are not."""
 _DISPLAY_NONE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
-_OPEN_TAG = re.compile(r"([a-zA-Z][\w:.-]*+)(?:\s[^<>]*+)?+")
-_REFERENCE = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w{1,32});?")
-_read_reference = lru_cache(4_096)(html.unescape)
-_TAG = re.compile(r"<[a-zA-Z/!?][^<>]*>")
+_NAME = re.compile(r"[a-zA-Z][\w:.-]*+(?=\s|\Z)")
 _SPACE = re.compile(r"\s+")
-_INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2060\ufeff]")
-_UNSEEN = re.compile(rf"\s|{_INVISIBLE.pattern}")
-_UNSEEN_ASCII = bytes(code for code in range(128) if _UNSEEN.match(chr(code)))
-_UNSEEN_BEYOND = re.compile("|".join(chr(code) for code in range(128, 0xFFFF) if _UNSEEN.match(chr(code))).encode())
-_CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that begin no character
 _ODD_SPACES = "\x1c\x1d\x1e\x1f\x85"  # white space to Python, invisible to us
 _BLANKS = re.compile(r"  +")  # patterns that begin with plain characters: the engine jumps to them
 _AFTER_TAB = re.compile(r"\t[ \t]+")
@@ -110,23 +98,6 @@ def render_html(source: str, min_share: float = 0.95, facts: bool = False) -> Re
     return Rendered(text, share, hidden, cover, read_facts(root) if facts else None)
 
 
-def conserved(text: str, source: str, min_share: float = 0.95, hidden: int = 0) -> float:
-    """The share of the visible characters of `source`, but for `hidden` ones, that are in `text`.
-
-    Counted in a second, cruder way than texts are made; above 1 where that takes a text in angle brackets for a tag.
-
-    Raises:
-        ValueError: no visible text, or a share below `min_share`.
-    """
-    expected, kept = expected_length(source), _visible_length(text)
-    if not kept:
-        raise ValueError(f"no visible text: {expected} characters in the source, {hidden} of them hidden")
-    share = kept / max(1, expected - hidden)
-    if share < min_share:
-        raise ValueError(f"text lost: {share:.1%} of the visible characters kept, least {min_share:.0%}")
-    return share
-
-
 class Writer:
     """Text in reading order: a stack of buffers, one for the page and one for every open table cell."""
 
@@ -152,33 +123,40 @@ class Writer:
         if tag == "tr":
             self.add("\t".join(_join_signs(self.rows.pop())) + "\n")
         else:
-            self._close_cell(self._lines(self.buffers.pop()))
+            self._close_cell("".join(self.buffers.pop()).strip())
         return self.buffers[-1].append
 
-    def _close_cell(self, lines: list[str]) -> None:
+    def _close_cell(self, text: str) -> None:
+        if self.rows and "\n" not in text:
+            if text:  # most are empty
+                self.rows[-1].append(_one_line(text))
+            return
+        lines = _lines(text)
         if not self.rows:
             self.add("\n".join(lines) + "\n")
-        elif len(lines) > 1 and sum(map(len, lines)) > LONG_CELL:
+        elif sum(map(len, lines)) > LONG_CELL:
             before = self.rows[-1]
             if before:
                 self.add("\t".join(_join_signs(before)) + "\n")
                 before.clear()
             self.add("\n".join(lines) + "\n")
-        elif lines:
+        else:
             self.rows[-1].append(" ".join(lines))
 
     def finish(self) -> str:
         """The page's text, one line a paragraph or table row."""
-        return "\n".join(self._lines(self.buffers[0]))
+        return "\n".join(_lines("".join(self.buffers[0])))
 
-    @staticmethod
-    def _lines(pieces: list[str]) -> list[str]:
-        text = "".join(pieces)
-        if "  " in text:
-            text = _BLANKS.sub(" ", text)
-        if "\t" in text:
-            text = _AFTER_TAB.sub("\t", text).replace(" \t", "\t")
-        return [line for each in text.split("\n") if (line := each.strip())]
+
+def _one_line(text: str) -> str:
+    """A text with single blanks, and none beside a tab."""
+    if "  " in text:
+        text = _BLANKS.sub(" ", text)
+    return _AFTER_TAB.sub("\t", text).replace(" \t", "\t") if "\t" in text else text
+
+
+def _lines(text: str) -> list[str]:
+    return [line for each in _one_line(text).split("\n") if (line := each.strip())]
 
 
 def _join_signs(cells: list[str]) -> list[str]:
@@ -212,21 +190,12 @@ def _note_fact(node: Any, facts: dict[str, str]) -> None:
         facts[name] = node.text().strip()[:100]
 
 
-def _visible_length(text: str) -> int:
-    if text.isascii():
-        return len(text.encode().translate(None, _UNSEEN_ASCII))
-    data = text.encode("utf-8", "surrogatepass").replace(b"\xc2\xa0", b" ").translate(None, _UNSEEN_ASCII)
-    if data.isascii():
-        return len(data)
-    return len(data.translate(None, _CONTINUATION)) - len(_UNSEEN_BEYOND.findall(data))
-
-
 def _preformatted(text: str) -> str:
-    return _WIDE_GAP.sub("\t", _INVISIBLE.sub("", text).replace("\r", "\n"))
+    return _WIDE_GAP.sub("\t", INVISIBLE.sub("", text).replace("\r", "\n"))
 
 
 def _any_inline(text: str) -> str:
-    return _SPACE.sub(" ", _INVISIBLE.sub("", text))
+    return _SPACE.sub(" ", INVISIBLE.sub("", text))
 
 
 def _inline(text: str) -> str:
@@ -251,100 +220,75 @@ def _walk(root: Any, symbols: Mapping[int, str]) -> tuple[str, int, dict[str, st
     whole = root.text()
     inline: Callable[[str], str] = _any_inline if any(map(whole.__contains__, _ODD_SPACES)) else _inline
     hidden = preformatted = 0
+    kinds: dict[int, str] = {}  # a number is one name in this tree; it takes less time to read
     stack: list[tuple[Any, str]] = []
     node = root
     while node is not None:
-        tag = node.tag or "-instruction"
-        opened = False
-        if tag == "-text":
+        try:
+            kind = kinds[node.tag_id]
+        except KeyError:
+            kind = kinds[node.tag_id] = _kind(node.tag or "")
+        if kind is _TEXT:
             text = symbols.get(node.mem_id, node.text_content) if symbols else node.text_content
             if preformatted:
                 add(_preformatted(text))
             else:  # what is printable has no white space but blanks, which `Writer` makes single
                 add(text if text.isprintable() else inline(text))
-        elif tag[0] != "-" and tag not in NOT_TEXT:
-            if tag[:6] == "ix:non":
+            node = node.next
+        elif kind is _SKIPPED:
+            node = node.next
+        else:
+            if kind is _FACT:
                 _note_fact(node, facts)
-            if tag in HIDDEN or (concealed and node.mem_id in concealed):
-                hidden += _visible_length(node.text())
+            if kind is _HIDDEN or (concealed and node.mem_id in concealed):
+                hidden += visible_length(node.text())
                 for inner in node.traverse():
                     if (inner.tag or "")[:6] == "ix:non":
                         _note_fact(inner, facts)
+                node = node.next if stack else None
             else:
-                opened = True
-                stack.append((node, tag))
-                if tag in BLOCKS:
-                    preformatted += tag == "pre"
+                stack.append((node, kind))
+                if kind is _BLOCK or kind is _PRE:
+                    preformatted += kind is _PRE
                     add("\n")
-                elif tag in CELLS:
-                    add = writer.open(tag)
-        if opened:
-            node = node.child
-        else:
-            node = node.next if stack else None
+                elif kind in CELLS:
+                    add = writer.open(kind)
+                node = node.child
         while node is None and stack:
-            parent, tag = stack.pop()
-            if tag in BLOCKS:
-                preformatted -= tag == "pre"
+            parent, kind = stack.pop()
+            if kind is _BLOCK or kind is _PRE:
+                preformatted -= kind is _PRE
                 add("\n")
-            elif tag in CELLS:
-                add = writer.close(tag)
+            elif kind in CELLS:
+                add = writer.close(kind)
             node = parent.next if stack else None
     return without_private(writer.finish()), hidden, facts
 
 
-def expected_length(source: str) -> int:
-    """Visible characters of HTML by a second, cruder way than the parser: cut what is not shown, cut tags, unescape."""
-    opened = _openings(source)
-    for opening, closing in _NOT_SHOWN if opened else ():
-        if opening in opened:
-            kept = _cut(source, opening, closing)
-            source = "".join(kept)
-            if any("<" in each[-len("<template") :] for each in kept[:-1]):  # what a cut joins may be an opening
-                opened = _openings(source)
-    text = _TAG.sub(" ", source).replace("&nbsp;", " ")
-    length = _visible_length(text)
-    for reference, times in Counter(_REFERENCE.findall(text)).items():
-        length -= times * (len(reference) - _visible_length(_read_reference(reference)))
-    return length
-
-
-def _openings(source: str) -> frozenset[str]:
-    """Which openings of `_NOT_SHOWN` are in `source`."""
-    return frozenset(map(str.lower, _OPENS_NOT_SHOWN.findall(source)))
-
-
-def _lower(source: str) -> str:
-    lower = source.lower()
-    return lower if len(lower) == len(source) else source  # a few letters change length with case; tags are ASCII
-
-
-def _cut(source: str, opening: str, closing: str) -> list[str]:
-    """What is left when every stretch from `opening` to the next `closing` goes; one that is never closed stays."""
-    lower = _lower(source)
-    kept: list[str] = []
-    at = 0
-    while (start := lower.find(opening, at)) >= 0:
-        end = lower.find(closing, start)
-        if end < 0:
-            break
-        after = lower[start + len(opening) : start + len(opening) + 1]
-        if opening[-1].isalpha() and after.isalpha():  # <header> is no <head>
-            kept.append(source[at : start + len(opening)])
-            at = start + len(opening)
-            continue
-        kept.append(source[at:start])
-        at = end + len(closing)
-    return [*kept, source[at:]]
+def _kind(tag: str) -> str:
+    """What the walk does with elements of a name, or with nodes of another kind, whose names begin with a dash."""
+    if tag in CELLS:
+        return tag
+    if tag in BLOCKS:
+        return _PRE if tag == "pre" else _BLOCK
+    if tag[:1] in ("", "-") or tag in NOT_TEXT:
+        return _TEXT if tag == "-text" else _SKIPPED
+    if tag in HIDDEN:
+        return _HIDDEN
+    return _FACT if tag[:6] == "ix:non" else _INLINE
 
 
 def _close_empty_elements(source: str) -> str:
     """XHTML's `<div/>` as `<div></div>`: a parser of HTML would take it for an opening tag."""
     *pieces, last = source.split("/>")
-    closed = []
+    closed: list[str] = []
     for piece in pieces:
         opening = piece.rfind("<") + 1
-        tag = _OPEN_TAG.fullmatch(piece, opening) if opening else None
-        name = tag.group(1) if tag else ""
-        closed.append(piece + ("/>" if name.lower() in VOID or not name else f"></{name}>"))
+        name = _NAME.match(piece, opening) if opening and piece.find(">", opening) < 0 else None
+        closed += (piece, _ending(name[0]) if name is not None else "/>")
     return "".join([*closed, last])
+
+
+@lru_cache(256)
+def _ending(name: str) -> str:
+    return "/>" if name.lower() in VOID else f"></{name}>"

@@ -17,7 +17,7 @@ from quantattn.data.filings.forms import family, form_on_cover, is_amendment, ot
 from quantattn.data.filings.instance import is_instance, read_instance
 from quantattn.data.filings.items import Section, items_of
 from quantattn.data.filings.markup import FACTS as COVER
-from quantattn.data.filings.markup import conserved, render_html
+from quantattn.data.filings.markup import render_html
 from quantattn.data.filings.package import ZIP, NotInIt, unpack_main
 from quantattn.data.filings.parsed import (
     FACTS_ALONE,
@@ -53,6 +53,7 @@ from quantattn.data.filings.text import (
     read_bytes,
     unwrap,
 )
+from quantattn.data.filings.visible import conserved
 
 _HEAD = 65_536
 _EXHIBIT_13 = re.compile(r"EX-13(?:\b|\.)")

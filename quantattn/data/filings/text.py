@@ -6,17 +6,19 @@ stays, in order.
 
 from __future__ import annotations
 
-import gzip
 import html
-import io
 import os
 import re
 import sys
 import zlib
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 _GZIP = b"\x1f\x8b"
+_WITH_GZIP_HEADER = 31
 _PIECE = 2**20  # a read of more would ask for all of its memory at once
+_PACKED = 2**14  # what is packed in so much is at most a thousand times as long
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _HTML_ROOT = re.compile(r"<(?:html|body|!doctype\s+html)\b", re.IGNORECASE)
 _PRE = re.compile(r"<pre\b", re.IGNORECASE)
@@ -55,18 +57,31 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     with path.open("rb") as file:
         packed = file.read(2) == _GZIP
         file.seek(0)
-        stream: io.BufferedIOBase = gzip.GzipFile(fileobj=file) if packed else file
-        at_once = _PIECE if packed else max(_PIECE, min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
+        at_once = _PACKED if packed else max(_PIECE, min(max_bytes, os.fstat(file.fileno()).st_size) + 1)
+        read = iter(partial(file.read, at_once), b"")
         pieces, size = [], 0
         try:
-            while size <= max_bytes and (piece := stream.read(at_once)):
+            for piece in _unpacked(read) if packed else read:
                 pieces.append(piece)
                 size += len(piece)
-        except (EOFError, OSError, zlib.error) as error:
+                if size > max_bytes:
+                    raise TooLarge(f"larger than {max_bytes:,} bytes")
+        except (EOFError, zlib.error) as error:
             raise ValueError(f"damaged gzip: {error}") from None
-    if size > max_bytes:
-        raise TooLarge(f"larger than {max_bytes:,} bytes")
     return b"".join(pieces)
+
+
+def _unpacked(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Content of the members of a gzip file, which zeros may follow; a check of each is in its end."""
+    member = zlib.decompressobj(wbits=_WITH_GZIP_HEADER)
+    for packed in pieces:
+        while packed := packed.lstrip(b"\0") if member.eof else packed:
+            if member.eof:
+                member = zlib.decompressobj(wbits=_WITH_GZIP_HEADER)
+            yield member.decompress(packed)
+            packed = member.unused_data
+    if not member.eof:
+        raise EOFError("the file ends before its content does")
 
 
 def decode(content: bytes) -> str:

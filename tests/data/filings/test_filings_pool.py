@@ -213,6 +213,19 @@ def test_a_child_writes_no_file_and_leaves_no_core() -> None:
     assert int(soft["Max cpu time"]) <= 25
 
 
+def test_memory_of_one_file_serves_the_next(pool: ParsePool, tmp_path: Path, submission: Maker) -> None:
+    file = put(tmp_path, submission("Item 1. Business\n\nAnvils.\n", more="x" * 4_000_000))
+    for _ in range(3):
+        before = page_faults(pool) if pool.processes else 0
+        text_of(pool, file)
+    assert page_faults(pool) - before < 400  # the file alone has a thousand pages
+
+
+def page_faults(pool: ParsePool) -> int:
+    (child,) = pool.processes
+    return int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[7])
+
+
 def test_the_child_is_light() -> None:
     """It may load selectolax, the standard library and modules of ours that need no more than these."""
     here = Path(child.__file__).parent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import gzip
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -110,3 +111,22 @@ def test_reading_has_a_limit_and_goes_by_content(tmp_path: Path) -> None:
         read_bytes(tmp_path / "cut.gz", 10**6)
     (tmp_path / "plain.gz").write_bytes(b"plain")
     assert read_bytes(tmp_path / "plain.gz", 10) == b"plain"
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 70_000]), st.sampled_from([0, 1, 40_000])), min_size=1, max_size=4))
+def test_a_packed_file_is_its_members_one_after_the_other(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int]]
+) -> None:
+    file, dice = tmp_path_factory.mktemp("packed") / "a.gz", Random(0)
+    members = [dice.randbytes(size) for size, _ in sizes]
+    packed = b"".join(gzip.compress(each) + bytes(zeros) for each, (_, zeros) in zip(members, sizes, strict=True))
+    whole = b"".join(members)
+    file.write_bytes(packed)
+    assert read_bytes(file, len(whole)) == whole
+    end = len(packed) - sizes[-1][1]
+    checked = packed[: end - 5] + bytes([packed[end - 5] ^ 1]) + packed[end - 4 :]
+    for damaged in (packed + b"x", packed[: end - 1], checked):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match="damaged gzip"):
+            read_bytes(file, 10**6)
