@@ -80,6 +80,7 @@ def _located(target: str, where: str, allow: Sequence[str]) -> Any:
 
 
 def _check_arguments(made: Any, node: Mapping[str, Any], where: str, extra: Mapping[str, Any]) -> None:
+    _check_numbers(made, node, where)
     parameters = inspect.signature(made).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return
@@ -87,6 +88,18 @@ def _check_arguments(made: Any, node: Mapping[str, Any], where: str, extra: Mapp
     for key in [*given, *extra]:
         if key not in parameters:
             raise UsageError(f"unknown setting {where}.{key}{nearest(key, parameters)}")
+
+
+def _check_numbers(made: Any, node: Mapping[str, Any], where: str) -> None:
+    """Refuse text where a number belongs; what others have written would say that text cannot be compared with one."""
+    if not made.__module__.startswith(("quantattn.", "torch.optim.")):
+        return  # hints of others may name what only a type checker knows
+    hints = typing.get_type_hints(made.__init__ if isinstance(made, type) else made)
+    for key, value in node.items():
+        hint = hints.get(key)
+        options = {hint, *typing.get_args(hint)} if isinstance(value, str) else set()
+        if options & {int, float} and str not in options:
+            raise UsageError(f"{where}.{key} must be {_said(float if float in options else int)}, got {value!r}")
 
 
 def settings(cls: type[T], node: Any, where: str) -> T:
