@@ -94,7 +94,7 @@ def _check_numbers(made: Any, node: Mapping[str, Any], where: str) -> None:
     """Refuse text where a number belongs; what others have written would say that text cannot be compared with one."""
     if not made.__module__.startswith(("quantattn.", "torch.optim.")):
         return  # hints of others may name what only a type checker knows
-    hints = typing.get_type_hints(made.__init__ if isinstance(made, type) else made)
+    hints = typing.get_type_hints(made if inspect.isfunction(made) else made.__init__)
     for key, value in node.items():
         hint = hints.get(key)
         options = {hint, *typing.get_args(hint)} if isinstance(value, str) else set()
