@@ -15,8 +15,11 @@ _SHOWN = 3
 
 def list_folder(out: Console, path: Path, found: Sequence[Recognised], more: bool) -> int:
     """Print the files by format; 1 when there is one that nothing reads and that belongs to nothing."""
-    out.print(f"{path}: {len(found):,} files of several formats; name one of them, or a folder of one format")
-    for title, files in by_format(found).items():
+    groups = by_format(found)
+    several = "of several formats; name one of them, or a folder of one format"
+    files_of = f"{len(found):,} file{'s' if len(found) != 1 else ''}"
+    out.print(f"{path}: {files_of} {several if len(groups) > 1 else 'and no format that is known'}")
+    for title, files in groups.items():
         names = ", ".join(str(each.look.path.relative_to(path)) for each in files[:_SHOWN])
         left = f", … {len(files) - _SHOWN:,} more" if len(files) > _SHOWN else ""
         form = files[0].format

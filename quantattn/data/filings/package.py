@@ -76,7 +76,10 @@ def main_file(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
     ranked = [(_rank(_beginning(archive, each)), each.file_size, -number) for number, each in enumerate(files)]
     (rank, _, number) = max(ranked)
     if not rank:
-        raise NotInIt(f"a zip of {len(files)} files, none of which is a page with inline XBRL or an XBRL instance")
+        raise NotInIt(
+            f"a zip of {len(files)} files, none of which is a page with inline XBRL or an XBRL instance: if "
+            "they are filings, unpack them into a folder"
+        )
     return files[-number]
 
 

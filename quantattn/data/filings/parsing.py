@@ -124,6 +124,8 @@ def _recognise(request: Request, work: _Work) -> None:
     work.known = Parsed(accession=find_accession(path.name))
     if content.startswith(ZIP):
         content = _unpack(content, request.max_bytes)
+    if content[257:262] == b"ustar":
+        raise _SetAside(NOT_A_FILING, "a tar archive, such as those of EDGAR's daily feed: unpack it into a folder")
     text = decode(content)
     if not text.strip():
         raise ValueError("an empty file")

@@ -5,6 +5,7 @@ Nothing is guessed: what a file and the index do not state stays unknown, and th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
@@ -28,6 +29,8 @@ _WITHOUT_TIME = {
 }
 _DAYS_APART = 7
 """Accepted in the evening before a long weekend, a filing has the date of the next business day."""
+_SLACK_NS = 86_400 * 10**9
+"""By how much clocks may differ."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,9 @@ def _require_agreement(parsed: Parsed, entry: IndexEntry) -> None:
 def _accepted(read: Reading, entry: IndexEntry | None) -> Reading:
     """`read` with the acceptance time of its header, else of the index, if one of them has it."""
     if read.parsed.accepted is not None:
-        return replace(read, event_time=parse_acceptance(read.parsed.accepted), time_source="header")
+        accepted = parse_acceptance(read.parsed.accepted)
+        _require_header_to_agree(accepted, read.parsed.filed)
+        return replace(read, event_time=accepted, time_source="header")
     if entry is not None and entry.accepted is not None:
         return replace(read, event_time=entry.accepted, accepted_text=entry.accepted_text, time_source="index")
     if read.parsed.filed is not None:
@@ -171,6 +176,14 @@ def _accepted(read: Reading, entry: IndexEntry | None) -> Reading:
     if entry is not None and entry.filed is not None:
         return replace(read, time_source="index filing date")
     return read
+
+
+def _require_header_to_agree(accepted: int, filed: str | None) -> None:
+    """Refuse an acceptance long before the filing date beside it: it would date the filing too early."""
+    day = parse_filing_date(filed) if filed else None
+    found = _day(accepted)
+    if day is not None and found is not None and (day - found).days > _DAYS_APART:
+        raise ValueError(f"its header says accepted {found.isoformat()} and filed as of {day.isoformat()}")
 
 
 def _public(read: Reading, entry: IndexEntry | None, filing_dates: bool) -> Reading:
@@ -183,6 +196,8 @@ def _public(read: Reading, entry: IndexEntry | None, filing_dates: bool) -> Read
             raise _SetAside(NO_TIME, f"only the filing date {filed.isoformat()} is known")
         read = replace(read, event_time=latest_acceptance_ns(filed))
     assert read.event_time is not None
+    if read.event_time > time.time_ns() + _SLACK_NS:
+        raise ValueError(f"accepted on {_day(read.event_time)}, a day that has not come by this machine's clock")
     return replace(read, available_time=public_ns(read.event_time))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 _HEADER_MARK = re.compile(
     r"^\s*<(?:SEC-DOCUMENT|SEC-HEADER|IMS-DOCUMENT|IMS-HEADER|SUBMISSION|ACCEPTANCE-DATETIME)>", re.MULTILINE
 )
+_OPENS_ANOTHER = ("\n<SEC-DOCUMENT>", "\n<IMS-DOCUMENT>", "\n<SUBMISSION>")
 _DOCUMENT = "<DOCUMENT>"
 _TYPE = re.compile(r"\s*<TYPE>")
 _TAG = re.compile(r"<(TYPE|SEQUENCE|FILENAME|DESCRIPTION)>([^<\r\n]*)")
@@ -107,9 +108,11 @@ def parse_submission(text: str) -> Submission:
     """Split a full submission, or a single wrapped document, into header and documents.
 
     Raises:
-        ValueError: neither kind, or a header that contradicts itself or names no form.
+        ValueError: neither kind, a header that contradicts itself or names no form, or a second submission.
     """
     starts = list(_document_starts(text))
+    if starts and any(text.find(mark, starts[0]) >= 0 for mark in _OPENS_ANOTHER):
+        raise ValueError("a second submission begins in it, expected one a file: cut it where each begins")
     header = None
     if has_header(text):
         header = _parse_header(text[: starts[0]] if starts else text)

@@ -179,7 +179,7 @@ def test_facts_are_in_canonical_order_and_only_of_filings_that_are_kept(tmp_path
     page = f"<html xmlns='http://www.w3.org/1999/xhtml'><body>{HEADER.format(hidden='')}<p>{body}</p></body></html>"
     for name, accepted, accession in (
         ("a", "20240401120000", "01"),
-        ("b", "20240301120000", "02"),
+        ("b", "20240315120000", "02"),
         ("c", "2024", "03"),
     ):
         (tmp_path / name).write_text(submission(page, accepted=accepted, accession=f"0000000123-24-0000{accession}"))
