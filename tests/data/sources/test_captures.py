@@ -148,7 +148,7 @@ def test_files_of_messages_alone_take_the_stamp_for_the_receipt(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("host", "message", "words"),
     [
-        ("ws.kraken.com", {"event": "heartbeat"}, "found a capture of ws.kraken.com, expected messages of bitmex, "),
+        ("api.gemini.com", {"event": "heartbeat"}, "found a capture of api.gemini.com, expected messages of kraken, "),
         ("ws-feed.exchange.coinbase.com", {"type": "l2update", "changes": [["buy", "1"]]}, "found .'buy', '1'. among"),
         ("ws-feed.exchange.coinbase.com", {"type": "l2update", "changes": [["up", "1", "1"]]}, "found side 'up'"),
         ("ws.okx.com", okx("trades", None, side="up"), "found side 'up', expected buy or sell"),

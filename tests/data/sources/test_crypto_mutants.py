@@ -6,7 +6,9 @@ import gzip
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,6 +17,8 @@ from hypothesis import strategies as st
 from test_binance import DEPTH, NAME, NEXT, SNAPSHOT, SPOT
 from test_bitstamp_log import HEADER
 from test_bitstamp_log import STORY as ORDERS
+from test_kraken import QUOTES
+from test_kraken import VERSIONS as KRAKEN
 from test_recordings import FOLLOWS, NEWER, OPENED, PARTIAL, TICKER, TRADE, T
 from test_recordings import SNAPSHOT as OPENS
 from test_tardis import CHANGES
@@ -38,6 +42,10 @@ def text(*lines: str) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
+def captured(messages: list[Any]) -> bytes:
+    return text(*(f"{T // 1000 + n}.5: {json.dumps(each)}" for n, each in enumerate(messages)))
+
+
 RECORDED = [json.dumps(each) for each in (OPENS, NEWER, TICKER, TRADE, FOLLOWS)]
 HFT = text(*(f"{(T + n) * 10**6} {each}" for n, each in enumerate(RECORDED)))
 FEEDS: dict[str, tuple[str, bytes, Callable[..., Source]]] = {
@@ -51,6 +59,17 @@ FEEDS: dict[str, tuple[str, bytes, Callable[..., Source]]] = {
     "orders": ("a.csv", text(HEADER, *ORDERS), scan_bitstamp),
     "recording": ("a.txt", HFT, scan_hftbacktest),
     "gzip": ("a.gz", gzip.compress(HFT, mtime=0), scan_hftbacktest),
+    "kraken 1": (
+        "a.0",
+        text(*(f"{T // 1000 + n}.5: {json.dumps(each)}" for n, each in enumerate(KRAKEN[1]))),
+        scan_capture,
+    ),
+    "kraken 2": (
+        "a.0",
+        text(*(f"{T // 1000 + n}.5: {json.dumps(each)}" for n, each in enumerate(KRAKEN[2]))),
+        scan_capture,
+    ),
+    "quotes": ("a.0", captured(QUOTES["tickers of OKX"]), partial(scan_capture, book="quotes")),
     "capture": ("a.0", text(OPENED, f"{T // 1000}.5: {json.dumps(PARTIAL)}"), scan_capture),
 }
 TOKENS = [

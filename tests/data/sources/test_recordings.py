@@ -237,9 +237,7 @@ def test_levels_are_named_by_ids(tmp_path: Path) -> None:
         ValueError, match=r"a\.0, line 1: found b'hello', expected '<seconds>: <JSON>' or a control line"
     ):
         scan_capture(capture(tmp_path / "a.0", "hello"))
-    with pytest.raises(
-        ValueError, match=r"a\.0, line 1: found keys .*, expected messages of bitmex, bitstamp, .*bybit"
-    ):
+    with pytest.raises(ValueError, match=r"a\.0, line 1: found keys .*, expected messages of kraken, bitmex, .*bybit"):
         scan_capture(capture(tmp_path / "a.0", (1, {"x": 1})))
 
 

@@ -6,7 +6,7 @@ The format, its units and what it cannot tell: docs/sources/capture.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,19 @@ from quantattn.data.sources.crypto.bybit_stream import BybitStream
 from quantattn.data.sources.crypto.coinbase_stream import CoinbaseStream
 from quantattn.data.sources.crypto.deribit_stream import DeribitStream
 from quantattn.data.sources.crypto.feed import Account, BadLine, Reading, files_under
-from quantattn.data.sources.crypto.messages import MILLI, Line, Recording, Rows, Stream, decode, plausible, show, time
+from quantattn.data.sources.crypto.kraken_stream import KrakenStream
+from quantattn.data.sources.crypto.messages import (
+    LISTED,
+    MILLI,
+    Line,
+    Recording,
+    Rows,
+    Stream,
+    decode,
+    plausible,
+    show,
+    time,
+)
 from quantattn.data.sources.crypto.okx_stream import OkxStream
 from quantattn.data.sources.decimals import NotExact, scaled
 
@@ -35,6 +47,7 @@ def scan_capture(
     path: str | Path,
     levels: int = 10,
     *,
+    book: Literal["depth", "quotes"] = "depth",
     from_empty: bool = False,
     price_exponent: int = -10,
     size_exponent: int = -8,
@@ -50,6 +63,8 @@ def scan_capture(
     Args:
         path: one file, plain or compressed, or a folder of them, read in the order of their names.
         levels: of the books to keep.
+        book: "depth" rebuilds books from their changes; "quotes" takes the best bid and ask that Kraken's ticker and
+            spread and OKX's tickers tell, and passes over their books.
         from_empty: let books begin empty where no snapshot came, as in captures of Bitstamp's changes; what stood
             before the capture is then lacking. False: such an instrument has no book.
         price_exponent: a price p of the table is p · 10^price_exponent; a file with more digits is refused.
@@ -65,21 +80,28 @@ def scan_capture(
         ValueError: one sentence that names the file, the line, what was found and what was expected.
         RuntimeError: numba is not installed (extra `book`).
     """
+    if book not in ("depth", "quotes"):
+        raise ValueError(f"book must be 'depth' or 'quotes', got {book!r}")
     account = Account(Reading(levels, price_exponent, size_exponent, tick, on_gap, on_bad, set_aside))
     files = files_under(Path(path), "a capture", ENDINGS)
 
     def parts(account: Account) -> Iterator[pl.DataFrame]:
-        lines = _Lines()
+        lines = _Lines(book == "quotes")
         return Recording(account, lines.parted, partial(_stream_of, account, lines)).read_all(files)
 
     return build(parts, partial(LevelStage, from_empty=from_empty), account)
 
 
 class _Lines:
-    """Parts lines, and remembers the host of the last connection: "" before the first."""
+    """Parts lines, and remembers the host of the last connection: "" before the first.
 
-    def __init__(self) -> None:
-        self.host = ""
+    Attributes:
+        quotes: whether the book is that of quotes.
+        lists: whether a message may be a list, as those of Kraken are, which may be the venue as long as none is known.
+    """
+
+    def __init__(self, quotes: bool) -> None:
+        self.host, self.quotes, self.lists = "", quotes, True
 
     def parted(self, text: bytes) -> Line:
         """What a line is."""
@@ -100,10 +122,13 @@ class _Lines:
             raise BadLine("no receipt", f"{error} at the beginning, in seconds since 1970") from error
         if self.host and not any(name in self.host for name in _VENUES):
             raise _unknown(f"a capture of {self.host[:60]}")
-        return plausible(received, "receipt"), decode(body)
+        return plausible(received, "receipt"), decode(body, self.lists)
 
 
-_VENUES: Mapping[str, tuple[frozenset[str], type[Stream]]] = {
+_NO_EVENT = "channel without event"
+"""Stands among the keys of a message that has a channel, and no event as Bitstamp's have."""
+_VENUES: Mapping[str, tuple[frozenset[str], Callable[..., Stream]]] = {
+    "kraken": (frozenset((LISTED, "connectionID", "time_in", _NO_EVENT)), KrakenStream),
     "bitmex": (frozenset(("table", "info", "success")), BitmexStream),
     "bitstamp": (frozenset(("channel",)), BitstampStream),
     "binance": (frozenset(("stream", "e", "lastUpdateId")), BinanceStream),
@@ -117,9 +142,15 @@ _VENUES: Mapping[str, tuple[frozenset[str], type[Stream]]] = {
 
 def _stream_of(account: Account, lines: _Lines, message: dict[str, Any]) -> Stream:
     """By the host that a control line names; by its keys, where there is none."""
+    told = message.keys() | ({_NO_EVENT} if "channel" in message and "event" not in message else set())
     for name, (keys, stream) in _VENUES.items():
-        if name in lines.host or (not lines.host and keys & message.keys()):
-            return stream(account, Rows())
+        if name in lines.host or (not lines.host and keys & told):
+            lines.lists = stream is KrakenStream
+            if not lines.quotes:
+                return stream(account, Rows())
+            if stream not in (KrakenStream, OkxStream):
+                raise BadLine("no quotes", f"found a capture of {name}, expected one of kraken or okx for book=quotes")
+            return stream(account, Rows(), quotes=True)
     raise _unknown(f"keys {show(sorted(message))}")
 
 

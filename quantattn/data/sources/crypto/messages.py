@@ -26,6 +26,8 @@ Change = tuple[int, int, int | None, int, str | None]
 """kind, side, price, size, trade id."""
 Level = tuple[int, int]
 """Price and size."""
+LISTED = "[]"
+"""The key under which a message that is a list stands alone."""
 _FLUSH = 1 << 17
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -236,17 +238,19 @@ def snapshot(bids: Iterable[Level], asks: Iterable[Level]) -> list[Change]:
     return [(CLEAR, 0, None, 0, None), *updates(*standing)]
 
 
-def trade(buyer_came: bool, price: int, size: int, number: str) -> Change:
+def trade(buyer_came: bool, price: int, size: int, number: str | None) -> Change:
     """A trade; its side is that of the resting order."""
     return (EXECUTE, -1 if buyer_came else 1, price, size, number)
 
 
-def decode(text: bytes) -> dict[str, Any]:
-    """A JSON object with its numbers left as text; raises BadLine."""
+def decode(text: bytes, lists: bool = False) -> dict[str, Any]:
+    """A JSON object or, with `lists`, a list under `LISTED`, with its numbers left as text; raises BadLine."""
     try:
         found = json.loads(text, parse_float=str, parse_int=str, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise BadLine("not JSON", f"found no JSON ({error}), expected one object") from error
+    if lists and isinstance(found, list):
+        return {LISTED: found}
     if not isinstance(found, dict):
         raise BadLine("not an object", f"found {show(found)}, expected a JSON object")
     return found
