@@ -6,6 +6,8 @@ time.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -146,10 +148,13 @@ def compile_ahead(shapes: Sequence[Shape], dtype: torch.dtype) -> None:
 
 
 def _compile(shape: Shape, kernel: str, config: Config, dtype: torch.dtype) -> None:
-    try:
+    with contextlib.suppress(*_REFUSALS), _quiet():  # said when the candidate's turn comes
         _Bench(draw(shape, dtype, 0), kernel, 1, None).call(config)()
-    except _REFUSALS:
-        return  # said when the candidate's turn comes
+
+
+def _quiet() -> contextlib.redirect_stdout[io.StringIO]:
+    """Triton prints a program that it cannot assemble, all of it."""
+    return contextlib.redirect_stdout(io.StringIO())
 
 
 def tune(shapes: Sequence[Shape], dtype: torch.dtype, *, rounds: int, say: Callable[[str], None]) -> Iterator[TuneRow]:
@@ -207,7 +212,8 @@ class _Bench:
         for value in self.results().values():
             value.fill_(torch.nan)
         try:
-            self.call(config)()
+            with _quiet():
+                self.call(config)()
         except _REFUSALS as error:
             return f"does not fit ({type(error).__name__})"
         rows = check(self.results(), self.budget) if self.budget else []

@@ -61,8 +61,8 @@ FORWARD = {
 }
 """Columns of a buffer → configuration."""
 SHORT = {
-    64: ForwardConfig(1, 64, stages=2, registers=104, spare=24, overlap=True, turns=False, programs=3),
-    128: ForwardConfig(1, 64, stages=2, registers=168, spare=32, overlap=False, turns=False, programs=2),
+    64: ForwardConfig(1, 64, stages=3, registers=104, spare=24, overlap=False, turns=False, programs=3),
+    128: ForwardConfig(1, 64, stages=2, registers=168, spare=24, overlap=True, turns=False, programs=2),
 }
 """The same where a query sees few keys: a tile is over soon, and what its program waits for others do beside it."""
 FLOAT8 = (
