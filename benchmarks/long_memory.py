@@ -1,8 +1,7 @@
 r"""How far back each kind of memory reaches: skill against the distance of what decides, on a market of known law.
 
     python benchmarks/long_memory.py                                              # tiny, on a CPU: 24 and 200 events
-    python benchmarks/long_memory.py --device cuda --distances 24 200 800 2000 6000 16000 50000 \
-        --tokens 131072 --sequences 32 --steps 200 --limit-s 4
+    python benchmarks/long_memory.py --device cuda --within 420 …                 # as docs/learning_proofs.md has it
     python benchmarks/long_memory.py --draw benchmarks/results/long_memory-cpu.csv
 
 Half of a decision's outcome hangs on a marker that lies `distance` events back (docs/synthetic.md). Skill is the share
