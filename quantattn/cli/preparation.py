@@ -50,7 +50,7 @@ ENCODERS: Mapping[str, Callable[..., Unlabelled]] = {
 """Kind of data → how decisions without labels are made of it, for scoring."""
 NO_LABELS: Mapping[str, Any] = {"objective": "masked"}
 """What `labels=none` says."""
-READERS: Mapping[str, Callable[[str], Any]] = {"prices": read_prices, "tickers": read_tickers}
+READERS: Mapping[str, Callable[[str], Any]] = {"prices": read_prices, "tickers": read_tickers, "market": read_prices}
 """Settings of a preparation that name a file → how it is read."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,7 +13,7 @@ import polars as pl
 
 from quantattn.data.filings.item_table import cut_all, item_names, select_items
 from quantattn.data.filings.items import MISSING
-from quantattn.data.filings.marks import Mark, place_column
+from quantattn.data.filings.marks import MARKS, Mark, place_column
 from quantattn.data.filings.pieces import Ints, OnLong, cut_documents
 from quantattn.data.filings.planted import PlantedFilings
 from quantattn.data.filings.tokenizer import FilingTokenizer
@@ -137,6 +138,27 @@ def encode_rows(rows: pl.DataFrame, tokenizer: FilingTokenizer) -> list[Ints]:
         return tokenizer.encode_all(rows["text"].to_list())
     marked = [[(each["at"], each["mark"]) for each in row] for row in rows["places"]]
     return tokenizer.encode_all(rows["text"].to_list(), marked)
+
+
+def read_texts(
+    source: Source, items: Sequence[object] | None, marks: bool
+) -> tuple[pl.DataFrame, dict[str, int], dict[str, int]]:
+    """Filings with the text that is read; counts of all of them and of items; reasons for which some have none."""
+    filings = collect_filings(source)
+    names = item_names(items) if items is not None else None
+    filings = with_places(filings, names) if marks else filings
+    read, counts, without = select_items(filings, names) if names is not None else (filings, {}, {})
+    return read, counts | {"filings": filings.height}, without
+
+
+def tokenizer_for(
+    training: pl.DataFrame, until: int, size: int, folder: str | Path | None, marks: bool
+) -> FilingTokenizer:
+    """One fitted on the training filings, or the ready-made one of a folder."""
+    names = MARKS if marks else ()
+    if folder is not None:
+        return FilingTokenizer.of_folder(folder, names)
+    return FilingTokenizer.fit(training, fitted_until=until, vocabulary_size=size, marks=names)
 
 
 def with_places(filings: pl.DataFrame, names: Sequence[str] | None) -> pl.DataFrame:

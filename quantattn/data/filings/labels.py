@@ -28,7 +28,10 @@ NO_PRICES_YET = "prices start later"
 PRICES_END = "prices end too early"
 GAP = "a session without a price"
 CONSTANT = "constant price"
-REASONS = (NO_TICKER, NO_PRICES_YET, PRICES_END, GAP, CONSTANT)
+NO_MARKET = "no close of the market"
+REASONS = (NO_TICKER, NO_PRICES_YET, PRICES_END, GAP, CONSTANT, NO_MARKET)
+
+_Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def label_filings(
     *,
     horizon: int = 252,
     history: int | None = None,
+    market: Prices | None = None,
 ) -> pl.DataFrame:
     """`filings` with what its filers' prices did afterwards; rows and their order stay.
 
@@ -64,6 +68,7 @@ def label_filings(
         tickers: entity → ticker; see `match_tickers`.
         horizon: h, number of returns after the filing, in sessions (252: twelve months).
         history: number of returns before it; h when not given.
+        market: closes of one series, m of session i: then Σ is over r_i − m_i, and the return is P_h / P_0 − M_h / M_0.
 
     Returns:
         The table with `ticker`, `volatility`, `forward_return`, `history_volatility`, `history_return` (Float64),
@@ -75,8 +80,9 @@ def label_filings(
     """
     history = require_returns(horizon, history)
     closes = _by_session(prices)
+    (market_closes,) = _by_session(market).values() if market is not None else (None,)
     rows = [
-        _label(int(time), closes.get(tickers.get(entity, "")), horizon, history)
+        _label(int(time), closes.get(tickers.get(entity, "")), horizon, history, market_closes)
         for entity, time in filings.select("entity", "available_time").iter_rows()
     ]
     schema = {
@@ -101,14 +107,16 @@ def require_returns(horizon: int, history: int | None) -> int:
     return history
 
 
-def _label(available: int, closes: _Closes | None, horizon: int, history: int) -> _Row:
+def _label(available: int, closes: _Closes | None, horizon: int, history: int, market: _Closes | None) -> _Row:
     if closes is None:
         return None, None, None, None, None, None, NO_TICKER, NO_TICKER
     sessions = new_york_sessions()
     entry = int(np.searchsorted(sessions.open, available, side="left"))
     last = int(np.searchsorted(sessions.close, available, side="left")) - 1
-    after = _moves(closes.window(entry, entry + horizon))
-    before = _moves(closes.window(last - history, last))
+    after, before = (
+        _moves(closes.window(*ends), None if market is None else market.window(*ends))
+        for ends in ((entry, entry + horizon), (last - history, last))
+    )
     past = (None, None, before) if isinstance(before, str) else (*before, None)
     if isinstance(after, str):
         return None, None, *past[:2], None, None, after, past[2]
@@ -116,20 +124,25 @@ def _label(available: int, closes: _Closes | None, horizon: int, history: int) -
     return *after, *past[:2], *interval, None, past[2]
 
 
-def _moves(closes: npt.NDArray[np.float64] | str) -> _Moves | str:
-    """Log volatility and return over a window of closes, or why there is none."""
+def _moves(closes: _Floats | str, market: _Floats | str | None) -> _Moves | str:
+    """Log volatility and return over a window of closes, above the market's if there is one, or why there is none."""
     if isinstance(closes, str):
         return closes
-    volatility = log_volatility(closes)
-    return volatility if isinstance(volatility, str) else (volatility, float(closes[-1] / closes[0] - 1.0))
+    if isinstance(market, str):
+        return NO_MARKET
+    volatility = log_volatility(closes, market)
+    if isinstance(volatility, str):
+        return volatility
+    return volatility, float(closes[-1] / closes[0] - (1.0 if market is None else market[-1] / market[0]))
 
 
-def log_volatility(closes: npt.NDArray[np.float64]) -> float | str:
+def log_volatility(closes: _Floats, market: _Floats | None = None) -> float | str:
     """Natural log of the sample standard deviation (n − 1) of the simple returns of (n + 1,) closes, n ≥ 2.
 
-    Returns `CONSTANT` when all returns are equal, where the logarithm has no value.
+    With (n + 1,) closes of the market, of the returns above the market's. Returns `CONSTANT` when all returns are
+    equal, where the logarithm has no value.
     """
-    returns = closes[1:] / closes[:-1] - 1.0
+    returns = closes[1:] / closes[:-1] - (1.0 if market is None else market[1:] / market[:-1])
     deviation = float(np.std(returns, ddof=1))
     return math.log(deviation) if deviation > 0.0 else CONSTANT
 

@@ -6,14 +6,16 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from quantattn.data.filings.encode import collect_filings
-from quantattn.data.filings.item_table import item_names, select_items
+from quantattn.data.bayes import Bayes
+from quantattn.data.filings.encode import encode_rows, read_texts, tokenizer_for
+from quantattn.data.filings.item_table import item_names
 from quantattn.data.filings.labels import closes_without_session, label_filings, require_returns
 from quantattn.data.filings.pieces import OnLong, cut_documents
 from quantattn.data.filings.planted import CLASSES, PlantedFilings, baseline_inputs, law_in_sight
@@ -45,8 +47,11 @@ def prepare_filings(
     history: int | None = None,
     split: SplitPlan | None = None,
     fold: int = -1,
+    market: Prices | None = None,
     items: Sequence[object] | None = None,
+    marks: bool = True,
     vocabulary_size: int = 8_192,
+    tokenizer_folder: str | Path | None = None,
     max_seq_len: int = 8_192,
     on_long: OnLong = "error",
 ) -> Prepared:
@@ -68,7 +73,10 @@ def prepare_filings(
         split: how time is cut, its parts in order; `WalkForward()` when not given.
         fold: which of its folds, the last by default.
         items: names of items (1A, 7, II.1A, 5.02) whose text alone is read, by `select_items`; all text when not given.
+        market: closes of one series; then returns and volatility are of what is above its returns.
+        marks: whether codes of their own stand where items, parts and tables begin, see `quantattn.data.filings.marks`.
         vocabulary_size: tokens of the BPE at most.
+        tokenizer_folder: of a ready-made tokenizer (`FilingTokenizer.of_folder`), which is used and none is fitted.
         max_seq_len: tokens of a sequence at most, begin and end included.
         on_long: what becomes of a longer filing: "error"; "window": it is cut into windows of at most `max_seq_len`
             tokens, each a sequence with the filing's target; "keep": it stays whole and `max_seq_len` is not used.
@@ -84,27 +92,26 @@ def prepare_filings(
             rows, a filing that is too long.
         LeakError: the audit found a leak.
     """
-    check_filings(objective, prices, tickers, horizon, history, vocabulary_size, on_long, items)
+    check_filings(objective, prices, tickers, horizon, history, vocabulary_size, on_long, items, market)
     cut = split or WalkForward()
     planted, source = (source, source.source()) if isinstance(source, PlantedFilings) else (None, source)
     if not cut.in_order:
         raise ValueError("filings need a split whose parts follow one another in time, such as walk_forward or by_day")
-    filings = collect_filings(source)
-    read, counts, without_items = select_items(filings, item_names(items)) if items is not None else (filings, {}, {})
-    table, labelled, dropped = _with_labels(read, objective, prices, tickers, horizon, history)
-    counts = labelled | counts | {"filings": filings.height}
+    read, counts, without_items = read_texts(source, items, marks)
+    table, labelled, dropped = _with_labels(read, objective, prices, tickers, horizon, history, market)
+    counts = labelled | counts
     dropped |= without_items
     folds = cut.split(_intervals(table))
     chosen = choose(folds, fold)
     until = _end_of_training(table, chosen)
-    training = table[chosen.train]
-    tokenizer = FilingTokenizer.fit(training, fitted_until=until, vocabulary_size=vocabulary_size)
-    line = _Line.fit(training, objective)
-    proof = _audit(table, folds, chosen, cut, _fitted(chosen, until, objective)).require()
+    tokenizer = tokenizer_for(table[chosen.train], until, vocabulary_size, tokenizer_folder, marks)
+    line = _Line.fit(table[chosen.train], objective)
+    fitted = _fitted(chosen, until, objective, tokenizer.ready_made)
+    proof = _audit(table, folds, chosen, cut, fitted).require()
     parts = {}
     for name in PARTS:
         rows = table[getattr(chosen, name)]
-        parts[name] = _Part.of(rows, tokenizer.encode_all(rows["text"].to_list()), objective, max_seq_len, on_long)
+        parts[name] = _Part.of(rows, encode_rows(rows, tokenizer), objective, max_seq_len, on_long)
         counts |= {f"{name} filings": rows.height, f"{name} tokens": len(parts[name].sequences.table)}
     dropped |= {why: len(rows) for why, rows in chosen.left_out.items()}
     counts |= {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()}
@@ -125,7 +132,7 @@ def prepare_filings(
         as_of={name: part.rows["available_time"].to_numpy() for name, part in parts.items()},
         entity={name: part.rows["entity"].to_numpy() for name, part in parts.items()},
         dropped=dropped,
-        notes=(*source.report.notes, *(() if in_sight is None else (law_in_sight(in_sight),))),
+        notes=(*source.report.notes, *tokenizer.notes, *_in_sight(in_sight)),
         bayes=None if law is None else law.bayes(),
         bayes_in_context=in_sight,
     )
@@ -140,6 +147,8 @@ def check_filings(
     vocabulary_size: int = 8_192,
     on_long: str = "error",
     items: Sequence[object] | None = None,
+    market: object = None,
+    tokenizer_folder: str | Path | None = None,
     **_: object,
 ) -> None:
     """Refuse settings of `prepare_filings` that no data could be prepared with; of prices and tickers only if given.
@@ -151,6 +160,10 @@ def check_filings(
         if value not in get_args(known):
             raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got {value!r}")
     require_vocabulary_size(vocabulary_size)
+    if tokenizer_folder is not None:
+        FilingTokenizer.of_folder(tokenizer_folder)
+    if isinstance(market, Prices) and len(market.entities) != 1:
+        raise ValueError(f"market must hold the closes of one series, it has {len(market.entities)}")
     if items is not None:
         item_names(items)
     if objective in ("masked", "planted"):
@@ -167,6 +180,7 @@ def _with_labels(
     tickers: Mapping[str, str | tuple[str, ...]] | None,
     horizon: int,
     history: int | None,
+    market: Prices | None,
 ) -> tuple[pl.DataFrame, dict[str, int], dict[str, int]]:
     """Filings that can be learned from, with `label_start`, `label_end`; counts of rows; reasons of those left out."""
     counts = {"filings": filings.height}
@@ -180,7 +194,7 @@ def _with_labels(
     assert prices is not None  # `check_filings` has seen both
     assert tickers is not None
     matched = match_tickers(filings["entity"], prices, tickers)
-    labelled = label_filings(filings, prices, matched, horizon=horizon, history=history)
+    labelled = label_filings(filings, prices, matched, horizon=horizon, history=history, market=market)
     reason = pl.coalesce("label_reason", pl.lit("history: ") + pl.col("history_reason"))
     without = labelled.filter(reason.is_not_null()).select(reason=reason)["reason"]
     dropped = dict(sorted(Counter(without).items()))
@@ -212,9 +226,13 @@ def _hashes(source: Source, tokenizer: FilingTokenizer) -> dict[str, str]:
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in named.items()}
 
 
-def _fitted(split: Split, until: int, objective: Objective) -> tuple[Fitted, ...]:
-    names = ("tokenizer",) if objective == "masked" else ("tokenizer", "baseline")
+def _fitted(split: Split, until: int, objective: Objective, ready_made: bool) -> tuple[Fitted, ...]:
+    names = (*(() if ready_made else ("tokenizer",)), *(() if objective == "masked" else ("baseline",)))
     return tuple(Fitted(name, until, len(split.train), split.train) for name in names)
+
+
+def _in_sight(bayes: Bayes | None) -> tuple[str, ...]:
+    return () if bayes is None else (law_in_sight(bayes),)
 
 
 def _audit(
@@ -255,7 +273,7 @@ class _Part:
     @staticmethod
     def of(rows: pl.DataFrame, codes: list[_Ints], objective: Objective, max_seq_len: int, on_long: OnLong) -> _Part:
         pieces = cut_documents(codes, max_seq_len, on_long)
-        repeated = rows.drop("text", "annual_report", "items", strict=False)[pieces.of]
+        repeated = rows.drop("text", "annual_report", "items", "places", strict=False)[pieces.of]
         named = _TARGETS.get(objective)
         targets: dict[str, npt.NDArray[np.generic]] = {}
         if named is not None:

@@ -113,6 +113,12 @@ class FilingTokenizer:
         return {"token": RESERVED + self.tokens + len(self.marks)}
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of results should know of it."""
+        told = "the tokenizer is ready-made: from which texts and until when it was fitted is not known to the audit"
+        return (told,) if self.ready_made else ()
+
+    @property
     def values(self) -> tuple[str, ...]:
         """Scaled fields: none."""
         return ()

@@ -108,7 +108,7 @@ def test_everything_is_a_function_of_the_seed_and_the_place() -> None:
 @pytest.mark.parametrize("distance", [least_distance(), least_distance() + 1, 300, 1_009])
 def test_the_distance_is_as_set_in_tokens_of_a_fitted_tokenizer(distance: int) -> None:
     law = PlantedFilings(filings=40, companies=8, distance=distance, copies=2)
-    made = prepare_filings(law, objective="planted", vocabulary_size=4_096, max_seq_len=4_096)
+    made = prepare_filings(law, objective="planted", marks=False, vocabulary_size=4_096, max_seq_len=4_096)
     tokenizer = FilingTokenizer.from_json(made.vocabulary_json)
     for text, end, start in law.truth().select("text", "marker_end", "question_start").iter_rows():
         assert count(text[end:start]) == distance
