@@ -109,7 +109,8 @@ class Bench:
         began = time.perf_counter()
         score_with(crew, worker.plan, out, shards, watch=lambda now: seen.append((time.perf_counter(), now.done)))
         seconds = time.perf_counter() - began
-        (first, some), (last, every) = seen[1], seen[-1]
+        commits = {done: at for at, done in reversed(seen) if done}  # when so many were there first
+        (some, first), (every, last) = min(commits.items()), max(commits.items())
         steady = {"first_s": round(first - began, 2)}
         if every > some:
             steady["steady_events_s"] = round((every - some) * EVERY / (last - first))

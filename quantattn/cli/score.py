@@ -38,7 +38,7 @@ class ScoreSettings(OutputSettings, EngineSettings):
         model_folder: folder that a run wrote; `model=FOLDER` on the command line.
         paths: not used; output goes to `out`.
         out: folder of the Delta table.
-        max_tokens_per_batch: budget of tokens a batch.
+        max_tokens_per_batch: budget of tokens a batch; None: 65,536 on a GPU, 32,768 on a CPU.
         shard_decisions: decisions written in one transaction; None: see `shard_size` and `shard_cost`.
         attention: which implementation computes attention; None is the model's own.
         items: of filings, names of the items that are read; None: those that the model was trained on, or all.
@@ -48,7 +48,7 @@ class ScoreSettings(OutputSettings, EngineSettings):
     model_folder: str
     paths: PathSettings
     out: str
-    max_tokens_per_batch: int
+    max_tokens_per_batch: int | None
     shard_decisions: int | None
     attention: Mapping[str, Any]
     items: tuple[Any, ...] | None = None
@@ -64,6 +64,11 @@ class ScoreSettings(OutputSettings, EngineSettings):
             given = getattr(self, name)
             if given is not None and given < 1:
                 raise ValueError(f"{name} must be at least 1, got {given}")
+
+    @property
+    def tokens(self) -> int:
+        """The budget of a batch: on a GPU so large that it computes longer than the host needs for the next one."""
+        return self.max_tokens_per_batch or (65_536 if self.devices()[0].startswith("cuda") else 32_768)
 
 
 def score_tables(config: DictConfig) -> int:
@@ -111,7 +116,7 @@ def _score(config: DictConfig, folder: Path) -> int:
         progress=reading(out),
     )
     # In the batch-invariant mode the budget of tokens decides no bit.
-    budget = {} if by_batch else {"max_tokens": asked.max_tokens_per_batch}
+    budget = {} if by_batch else {"max_tokens": asked.tokens}
     policy = {**asked.bits, **budget, **policy_of(asked, output)}
     work, stream = only_new(asked, work, model, policy, out)
     if stream is not None and not len(work.as_of):
@@ -128,7 +133,7 @@ def _score(config: DictConfig, folder: Path) -> int:
     given = {
         "work": work,
         "plan": plan,
-        "max_tokens": asked.max_tokens_per_batch,
+        "max_tokens": asked.tokens,
         "autocast": PRECISIONS[asked.precision],
         "deterministic": "batch" if by_batch else True,
         "output": output,

@@ -71,8 +71,9 @@ class Pipeline:
     def __init__(self, worker: Worker, sink: DeltaSink, on_bad: OnBad = "stop") -> None:
         self._worker, self._sink, self._on_bad = worker, sink, on_bad
         self._given: deque[Shard] = deque()
-        self._launches: Iterator[Callable[[], None]] = iter(())
-        self._ahead: deque[Callable[[], None]] = deque()
+        # What fetches a batch, 1; or hands a shard over of which all was fetched, 0.
+        self._launches: Iterator[tuple[Callable[[], None], int]] = iter(())
+        self._ahead: deque[tuple[Callable[[], None], int]] = deque()
         self._writing: deque[Future[Outcome]] = deque()
         self._ended: list[Outcome] = []
         self._held = 0
@@ -120,17 +121,22 @@ class Pipeline:
             self._finish()
             raise
         if given:
-            while len(self._ahead) > BATCHES_AHEAD:
-                self._ahead.popleft()()
+            while sum(batches for _, batches in self._ahead) > BATCHES_AHEAD:
+                self._fetch()
+            while self._ahead and not self._ahead[0][1]:
+                self._fetch()
         elif self._writing:
             wait([self._writing[0]])
         elif self._ahead:
-            self._ahead.popleft()()
+            self._fetch()
+
+    def _fetch(self) -> None:
+        self._ahead.popleft()[0]()
 
     def _finish(self) -> None:
         """Write the shards before one that failed."""
         while self._ahead:
-            self._ahead.popleft()()
+            self._fetch()
         wait(self._writing)
 
     def _launch(self) -> bool:
@@ -143,7 +149,8 @@ class Pipeline:
                 self._ended.append(Outcome(shard, "found"))
                 return True
             begun = self._worker.begin(shard, None if self._on_bad == "stop" else {})
-            self._launches, self._begun = chain(begun.launches(), [partial(self._hand_over, begun)]), begun
+            batches = ((each, 1) for each in begun.launches())
+            self._launches, self._begun = chain(batches, [(partial(self._hand_over, begun), 0)]), begun
         self._ahead.append(fetch)
         self._tell()
         return True

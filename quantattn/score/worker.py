@@ -133,7 +133,7 @@ class Begun:
         sequences, shard = self.worker.work.sequences, self.shard
         lengths = sequences.stop[shard.first : shard.last] - sequences.start[shard.first : shard.last]
         each = costs(lengths)
-        for indices in batches_of(lengths, self.worker.max_tokens, shuffle=False):
+        for indices in even_batches(lengths, self.worker.max_tokens):
             cost = int(each[indices].sum())
             for keys, said in self.worker.answers(indices + shard.first, self.refused):
                 self._cost += cost
@@ -187,6 +187,23 @@ class Begun:
         made = columns(worker.work, worker.plan, self.first, self.last, scores, worker.output)
         release()
         return made
+
+
+def even_batches(lengths: Ints, max_tokens: int) -> list[Ints]:
+    """Runs of sequences of at most `max_tokens` tokens, as few as there can be, and nearly as many tokens in each.
+
+    Filled one after the other, the last one of a shard would be left with a few tokens, over which a GPU has computed
+    before the host has launched the next batch.
+
+    Raises:
+        ValueError: a sequence has more than `max_tokens`.
+    """
+    full = batches_of(lengths, max_tokens, shuffle=False)
+    if len(full) < 2:
+        return full
+    share = -(-int(lengths.sum()) // len(full)) + int(lengths.max())
+    even = batches_of(lengths, min(share, max_tokens), shuffle=False)
+    return even if len(even) == len(full) else full
 
 
 def repeating(on: bool = True) -> None:

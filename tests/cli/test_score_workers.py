@@ -6,8 +6,12 @@ import os
 import signal
 
 import pytest
+import torch
 
 from quantattn.cli import score_engine
+from quantattn.cli.config import compose, plain
+from quantattn.cli.instantiate import settings
+from quantattn.cli.score import ScoreSettings
 from quantattn.cli.score_engine import EngineSettings
 
 
@@ -23,6 +27,16 @@ def test_on_a_cpu_workers_are_as_many_as_cores_and_as_what_there_is_to_do(
     assert asked.devices(shards) == ("cpu",) * workers
     told = EngineSettings(deterministic="batch", device="cpu", threads=threads, workers=3)
     assert told.devices(shards) == ("cpu",) * 3
+
+
+def test_a_batch_is_larger_on_a_gpu_unless_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tokens(*given: str) -> int:
+        return settings(ScoreSettings, plain(compose("score", ["model_folder=M", "out=OUT", *given])), "").tokens
+
+    assert (tokens(), tokens("max_tokens_per_batch=7")) == (32_768, 7)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert (tokens(), tokens("max_tokens_per_batch=7"), tokens("device=cpu")) == (65_536, 7, 32_768)
 
 
 def test_the_first_sigterm_is_noted_and_the_second_ends_the_command() -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small_job import CLASSES, N, recipe, rows, save_model, sha, work
 from torch import Tensor
 
-from quantattn.score import Progress, Scores, Worker
+from quantattn.data.pack import plan
+from quantattn.score import Progress, Scores, Shard, Worker
 from quantattn.score.crew import Alone
 from quantattn.score.pipeline import BATCHES_AHEAD, Pipeline
 from quantattn.score.plan import costs, make_plan, shard_size
@@ -21,6 +26,7 @@ from quantattn.score.processes import Processes
 from quantattn.score.run import score_with
 from quantattn.score.share import share
 from quantattn.score.sink import BETWEEN_CHECKPOINTS, DeltaSink
+from quantattn.score.worker import Begun, even_batches
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +93,54 @@ def test_rows_are_written_beside_the_computing_and_a_batch_is_fetched_once_two_m
     assert threads["batch"] == {threading.current_thread().name}
     assert all(name.startswith("quantattn writer") for name in threads["rows"])
     pipeline.close()
+
+
+def test_a_device_has_two_batches_ahead_at_the_end_of_a_shard_too(model: Path, tmp_path: Path) -> None:
+    """Handing a shard over is no batch: whenever one is fetched, two later ones were given, of whichever shard."""
+    job = recipe(model, tmp_path / "out", max_tokens=20)
+    given = fetched = 0
+    lead: list[int] = []
+
+    class Noted(Begun):
+        def launches(self) -> Iterator[Callable[[], None]]:
+            nonlocal given
+            for fetch in super().launches():
+                given += 1
+                yield partial(self.noted, fetch)
+
+        def noted(self, fetch: Callable[[], None]) -> None:
+            nonlocal fetched
+            fetched += 1
+            lead.append(given - fetched)
+            fetch()
+
+    class Noting(Worker):
+        def begin(self, shard: Shard, refused: dict[int, str] | None = None) -> Begun:
+            return Noted(self, shard, refused)
+
+    plain = job.worker("cpu")
+    worker = Noting(**{each.name: getattr(plain, each.name) for each in fields(plain)})
+    assert score_with(Alone(worker, job.out, held=12), job.plan, job.out)
+    assert len(lead) > 12
+    assert set(lead[:-BATCHES_AHEAD]) == {BATCHES_AHEAD}
+    assert lead[-BATCHES_AHEAD:] == list(range(BATCHES_AHEAD))[::-1]
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(50, 200))
+def test_batches_of_a_shard_are_few_and_even(lengths: list[int], budget: int) -> None:
+    sizes = np.asarray(lengths, np.int64)
+    full, even = plan(sizes, budget, shuffle=False), even_batches(sizes, budget)
+    assert [i for batch in even for i in batch.tolist()] == list(range(len(lengths)))
+    assert len(even) == len(full)
+    tokens = [int(sizes[batch].sum()) for batch in even]
+    assert max(tokens, default=0) <= budget
+    assert max(tokens, default=0) <= max((int(sizes[batch].sum()) for batch in full), default=0)
+
+
+def test_no_batch_of_a_shard_is_left_with_a_few_tokens() -> None:
+    """A hundred sequences of one length, 32 to a full batch."""
+    assert [len(batch) for batch in even_batches(np.full(100, 10), 320)] == [26, 26, 26, 22]
+    assert [len(batch) for batch in plan(np.full(100, 10), 320, shuffle=False)] == [32, 32, 32, 4], "the control"
 
 
 def test_what_stands_before_a_shard_that_fails_is_written_and_nothing_after_it_is_lost_for_good(
