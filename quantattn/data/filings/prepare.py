@@ -100,20 +100,18 @@ def prepare_filings(
     read, counts, without_items = read_texts(source, items, marks)
     table, labelled, dropped = _with_labels(read, objective, prices, tickers, horizon, history, market)
     counts = labelled | counts
-    dropped |= without_items
     folds = cut.split(_intervals(table))
     chosen = choose(folds, fold)
     until = _end_of_training(table, chosen)
     tokenizer = tokenizer_for(table[chosen.train], until, vocabulary_size, tokenizer_folder, marks)
     line = _Line.fit(table[chosen.train], objective)
-    fitted = _fitted(chosen, until, objective, tokenizer.ready_made)
-    proof = _audit(table, folds, chosen, cut, fitted).require()
+    proof = _audit(table, folds, chosen, cut, _fitted(chosen, until, objective, tokenizer.ready_made)).require()
     parts = {}
     for name in PARTS:
         rows = table[getattr(chosen, name)]
         parts[name] = _Part.of(rows, encode_rows(rows, tokenizer), objective, max_seq_len, on_long)
         counts |= {f"{name} filings": rows.height, f"{name} tokens": len(parts[name].sequences.table)}
-    dropped |= {why: len(rows) for why, rows in chosen.left_out.items()}
+    dropped |= without_items | {why: len(rows) for why, rows in chosen.left_out.items()}
     counts |= {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()}
     law = planted if objective == "planted" else None
     in_sight = None if law is None else law.bayes_of(map(tokenizer.decode, parts["test"].documents()))

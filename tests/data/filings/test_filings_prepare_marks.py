@@ -20,7 +20,7 @@ from quantattn.data.protocol import WalkForward
 from quantattn.data.sources.source import Source, SourceReport
 
 DAY = 86_400 * 10**9
-TEXT = "ACME {n}\nItem 1. Business\nWe sell anvils.\nItem 1A. Risk Factors\nAnvils fall {n} times.\nItem 2. Properties\nNo."
+TEXT = "ACME\nItem 1. Business\nWe sell anvils.\nItem 1A. Risk Factors\nAnvils fall {n} times.\nItem 2. Properties\nNo."
 
 
 def source() -> Source:
