@@ -1,4 +1,4 @@
-"""Databento DBN files → book events, the book rebuilt from orders or as shipped; or trades.
+"""Databento DBN files → book events, the book rebuilt from orders or as shipped; or trades; or bars.
 
 The format, its units and what it cannot tell: docs/sources/databento.md.
 """
@@ -20,8 +20,9 @@ from quantattn.data.market.rebuild import Tally
 from quantattn.data.schema import Instrument, level_columns
 from quantattn.data.sources.dbn_books import Books, notes_on
 from quantattn.data.sources.dbn_feed import Feed
-from quantattn.data.sources.dbn_format import DamagedDbn, open_dbn, record_type
+from quantattn.data.sources.dbn_format import BARS, DamagedDbn, open_dbn, record_type
 from quantattn.data.sources.dbn_rows import DEPTH, Account
+from quantattn.data.sources.dbn_samples import PRICES
 from quantattn.data.sources.runs import Scratch, lazy_table
 from quantattn.data.sources.source import Source, SourceReport, files_sha256, write_set_aside
 from quantattn.data.sources.text_rows import check_on_bad, price_steps
@@ -32,10 +33,10 @@ _SUFFIXES = (".dbn", ".dbn.zst", ".dbn.gz", ".dbz")
 
 @dataclass(frozen=True)
 class DbnSource(Source):
-    """A source of book events or trades, with the records that are neither.
+    """A source of book events, trades or bars, with the records that are neither.
 
     Attributes:
-        schema: what the files hold: "mbo", "mbp-1", "mbp-10", "trades" or "tbbo".
+        schema: what the files hold, one of `quantattn.data.sources.dbn_format.SCHEMAS`.
         tables: action → records that are no event of a book: "F" fills, "N" none; fields as the vendor names them.
         tally: what did not go with the books that were rebuilt.
     """
@@ -55,7 +56,7 @@ def scan_dbn(
     set_aside: str | Path | None = None,
     scratch: str | Path | None = None,
 ) -> DbnSource:
-    """Read DBN files of versions 1 to 3 (plain, .zst, .gz): schema `BookEvents` and `complete`, or `Trades`.
+    """Read DBN files of versions 1 to 3 (plain, .zst, .gz): schema `BookEvents` and `complete`; or `Trades`; or `Bars`.
 
     `complete` says that the row ends an event (F_LAST) of a book that is known. The book in any other row is that of
     the last complete one before it: what stands within an event never stood in the market.
@@ -128,7 +129,8 @@ def _table(feed: Feed, schema: str, levels: int, *, steps: bool) -> tuple[pl.Laz
     last: list[Books] = []
     # Of orders all prices of the book are prices of rows; levels are shipped with prices of their own.
     shipped = range(1, min(levels, DEPTH.get(schema, 0)) + 1)
-    priced = ["price", *(name for level in shipped for name in level_columns(level) if "_price_" in name)]
+    own = PRICES if schema in BARS else ("price",)
+    priced = [*own, *(name for level in shipped for name in level_columns(level) if "_price_" in name)]
 
     def batches() -> Iterator[pl.DataFrame]:
         books = Books(schema, levels, marked=feed.marked)
@@ -164,7 +166,7 @@ def _files(path: Path) -> list[Path]:
 
 def _notes(account: Account) -> list[str]:
     listed = ", ".join(f"{action} {n:,}" for action, n in sorted(account.actions.items()))
-    notes = [f"{account.actions.total():,} records by action: {listed or 'none'}"]
+    notes = [f"{account.actions.total():,} records by action or kind: {listed or 'none'}"]
     for what, n in account.counts.items():
         notes.append(f"{n:,} records {what}")
     if account.most:

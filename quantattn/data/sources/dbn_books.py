@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from quantattn.data.market.book import book_flags
 from quantattn.data.market.rebuild import OrderBooks, Tally
 from quantattn.data.schema import CANONICAL_ORDER, DELETE, EXECUTE, EXECUTE_HIDDEN, book_levels, level_columns
+from quantattn.data.sources.dbn_format import BARS
 from quantattn.data.sources.dbn_rows import DEPTH
+from quantattn.data.sources.dbn_samples import BAR_COLUMNS
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -48,6 +50,8 @@ class Books:
 
     def after(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The table of these rows, which follow those of the last call and have the columns of `Feed`, and `entity`."""
+        if self._schema in BARS:
+            return rows.select(*CANONICAL_ORDER, "event_time", *BAR_COLUMNS)
         if self._schema == "trades":
             return rows.select(*CANONICAL_ORDER, "event_time", "kind", "side", "price", "size")
         opens, last, name = (rows[column].to_numpy() for column in ("opens", "last", "name"))
@@ -98,7 +102,7 @@ class Books:
 
 def notes_on(books: Books, schema: str, levels: int, *, marked: bool) -> list[str]:
     """Sentences for the report, when the last batch is done."""
-    if schema == "trades":
+    if schema == "trades" or schema in BARS:
         return []
     notes = [] if marked or schema == "tbbo" else ["no record has F_LAST, so each is taken for the end of an event"]
     if books.unknown:

@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from quantattn.data.sources.dbn_format import Header, Records
+from quantattn.data.sources.dbn_format import BARS, QUOTES, Header, Records
 from quantattn.data.sources.dbn_rows import Account, Ints, Shape, bad_rows, reasons_of, rows_of, table_of, times_of
+from quantattn.data.sources.dbn_samples import as_changes, reasons_of_bars, rows_of_bars
 from quantattn.data.sources.runs import Runs, Scratch, Tables
 
 
@@ -50,13 +51,18 @@ class Feed:
         Raises:
             DamagedDbn: see `Records.pieces`.
         """
+        if records.header.schema in BARS:
+            return self._read_bars(records)
         account = Account()
+        quotes = records.header.schema in QUOTES
         number, latest = 0, -(2**63)
         shape, ends = Shape.of(records.header.schema, self.levels), _Ends()
         nothing = np.zeros(0, np.int64)
         # Without records there are still columns.
-        self.runs.add(self._numbered(rows_of(np.zeros(0, records.layout), nothing, nothing, nothing, shape)))
-        for piece in records.pieces():
+        none = np.zeros(0, records.layout)
+        none = as_changes(none) if quotes else none
+        self.runs.add(self._numbered(rows_of(none, nothing, nothing, nothing, shape)))
+        for piece in map(as_changes, records.pieces()) if quotes else records.pieces():
             reasons = reasons_of(piece, shape)
             wrong = np.flatnonzero(reasons)
             if len(wrong):
@@ -66,7 +72,8 @@ class Feed:
             if not len(good):
                 continue
             codes, many = np.unique(good["action"], return_counts=True)
-            account.actions.update({code.decode(): int(n) for code, n in zip(codes, many, strict=True)})
+            own = [records.header.schema] if quotes else [code.decode() for code in codes]
+            account.actions.update(dict(zip(own, many.tolist(), strict=True)))
             available, event = times_of(good, latest, account)
             latest = int(available[-1])
             name = self._name(good, available, records.header, account)
@@ -77,6 +84,27 @@ class Feed:
                 if (chosen := good["action"] == code.encode()).any():
                     self.tables.add(code, table_of(good[chosen]))
         self.marked |= bool(self.ended)
+        return account
+
+    def _read_bars(self, records: Records) -> Account:
+        account, schema = Account(), records.header.schema
+        number, latest = 0, -(2**63)
+        none = np.zeros(0, records.layout)
+        self.runs.add(self._numbered(rows_of_bars(none, np.zeros(0, np.int64), schema, latest, account)))
+        for piece in records.pieces():
+            reasons = reasons_of_bars(piece, schema)
+            wrong = np.flatnonzero(reasons)
+            if len(wrong):
+                account.wrong.append(bad_rows(piece[wrong], reasons[wrong], wrong + number))
+            number += len(piece)
+            good = piece[reasons == 0]
+            if not len(good):
+                continue
+            account.actions[schema] += len(good)
+            name = self._name(good, good["ts_event"].astype(np.int64), records.header, account)
+            rows = rows_of_bars(good, name, schema, latest, account)
+            latest = int(rows["available_time"][-1])
+            self.runs.add(self._numbered(rows))
         return account
 
     def batches(self, order: Sequence[int]) -> Iterator[pl.DataFrame]:

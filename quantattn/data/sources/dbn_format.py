@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -17,7 +17,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-SCHEMAS = ("mbo", "mbp-1", "mbp-10", "trades", "tbbo")
+BARS: Mapping[str, int] = {
+    f"ohlcv-{name}": seconds * 10**9 for name, seconds in (("1s", 1), ("1m", 60), ("1h", 3_600), ("1d", 86_400))
+}
+"""Schemas of bars, and the length of each in ns; the record has its beginning."""
+QUOTES = ("bbo-1s", "bbo-1m")
+"""Schemas of quotes as they stood at the end of a stretch."""
+SCHEMAS = ("mbo", "mbp-1", "mbp-10", "trades", "tbbo", *QUOTES, *BARS)
 """Schemas that are read."""
 UNDEFINED_PRICE = 2**63 - 1
 UNDEFINED_TIME = 2**64 - 1
@@ -25,6 +31,7 @@ LAST, SNAPSHOT, BAD_TIME, BAD_BOOK = 128, 32, 8, 4
 """Flags: last record of an event, record of a snapshot, `ts_recv` not to be trusted, a book after a gap."""
 
 _MESSAGES = {"mbo": "MBOMsg", "mbp-1": "MBP1Msg", "mbp-10": "MBP10Msg", "trades": "TradeMsg", "tbbo": "MBP1Msg"}
+_MESSAGES |= dict.fromkeys(QUOTES, "BBOMsg") | dict.fromkeys(BARS, "OHLCVMsg")
 _ZSTD, _GZIP, _SKIPPABLE = b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"\x50\x2a\x4d\x18"
 _PACKED_PIECE = 2**15  # a block of zstd may unpack to thousands of times its size
 _PIECE = 2**24

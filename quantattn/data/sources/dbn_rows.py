@@ -15,6 +15,7 @@ from quantattn.data.schema import CANCEL, CLEAR, DELETE, EXECUTE, NEW, UPDATE, l
 from quantattn.data.sources.dbn_format import (
     BAD_BOOK,
     LAST,
+    QUOTES,
     SNAPSHOT,
     UNDEFINED_PRICE,
     UNDEFINED_TIME,
@@ -23,7 +24,7 @@ from quantattn.data.sources.dbn_format import (
 _SIGN = np.zeros(256, np.int8)
 _SIGN[ord("B")], _SIGN[ord("A")] = 1, -1
 
-DEPTH: Mapping[str, int] = {"mbp-1": 1, "mbp-10": 10, "tbbo": 1}
+DEPTH: Mapping[str, int] = {"mbp-1": 1, "mbp-10": 10, "tbbo": 1, **dict.fromkeys(QUOTES, 1)}
 """Levels of the book in a record of each schema."""
 Ints = NDArray[np.int64]
 _BAD_ROWS = {"record": pl.Int64, "reason": pl.String, "text": pl.String}
@@ -88,7 +89,8 @@ class Shape:
         return Shape(depth, min(levels, depth), rows, kinds)
 
 
-REASONS = ("", "unknown action", "unknown side", "no side", "no price", "impossible time")
+_OF_CHANGES = ("", "unknown action", "unknown side", "no side", "no price", "impossible time")
+REASONS = (*_OF_CHANGES, "impossible prices", "impossible volume")
 """Why a record is set aside, by the code that `reasons_of` gives; "" is a sound record."""
 
 
@@ -121,7 +123,8 @@ def _bytes(letters: NDArray[Any]) -> NDArray[np.uint8]:
 
 def bad_rows(records: NDArray[np.void], reasons: NDArray[np.uint8], number: Ints) -> pl.DataFrame:
     """What is set aside: records, why, and their numbers in the file, (n,) each."""
-    names = ("action", "side", "price", "size", "ts_event", "ts_recv")
+    shown = ("action", "side", "price", "size", "open", "high", "low", "close", "volume", "ts_event", "ts_recv")
+    names = [name for name in shown if name in (records.dtype.names or ())]
     text = [", ".join(f"{name} {each[name].item()!r}" for name in names) for each in records]
     return pl.DataFrame(
         {"record": number, "reason": [REASONS[code] for code in reasons], "text": text}, schema=_BAD_ROWS
