@@ -132,7 +132,7 @@ def test_quotes_stand_at_the_end_of_their_stretch(tmp_path: Path) -> None:
     bare = [quote(n, book) for n, book in enumerate(books)]
     # What is told of the last trade, and when that was, is no part of the book.
     traded = [quote(n, book, 100, "A", size=7, ts_event=START + n) for n, book in enumerate(books)]
-    unmarked = [quote(n, book, flags=0) for n, book in enumerate(books)]
+    unmarked = [quote(n, book, flags=128 * (n != 1)) for n, book in enumerate(books)]
     tables = []
     for some in (bare, traded, unmarked):
         source = scan_dbn(write(tmp_path, header("bbo-1s") + b"".join(some)), tick="0.000000001")
