@@ -127,7 +127,7 @@ def _recognise(request: Request, work: _Work) -> None:
     if content[257:262] == b"ustar":
         raise _SetAside(NOT_A_FILING, "a tar archive, such as those of EDGAR's daily feed: unpack it into a folder")
     text = decode(content)
-    if not text.strip():
+    if not text or text.isspace():
         raise ValueError("an empty file")
     if has_header(text) or is_wrapped_document(text):
         submission = parse_submission(text)
