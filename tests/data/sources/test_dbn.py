@@ -277,10 +277,9 @@ def test_other_kinds_of_records_are_passed_over_and_counted(tmp_path: Path) -> N
     assert source.frame.collect().equals(scan_dbn(mbo_file(tmp_path, orders), LEVELS).frame.collect())
     path = write(tmp_path, header(None) + body)
     assert any(f"{len(orders)} records of type system are no mbo" in note for note in source.report.notes)
-    assert (
-        "several schemas, expected one of mbo, mbp-1, mbp-10, trades, tbbo, bbo-1s, bbo-1m, ohlcv-1s, ohlcv-1m, ohlcv-1h, ohlcv-1d as schema=NAME"
-        in refusal(path)
-    )
+    said = refusal(path)
+    assert "several schemas, expected one of mbo, mbp-1, mbp-10, trades, tbbo, " in said
+    assert said.endswith(", ohlcv-1d as schema=NAME")
     assert recognise(path).read  # with a schema that the doctor asks for
     assert "holds the schema mbo, expected the schema trades" in refusal(mbo_file(tmp_path, orders), schema="trades")
 
