@@ -81,7 +81,15 @@ def read_run(folder: Path, name: str) -> Run:
         settings={k: v for k, v in _flat(_config(folder / "config.yaml")) if not k.startswith(OWN)},
         hashes=_hashes(folder / "data.json", data),
         checks=_checks(folder / "data.json", data),
+        dropped=_dropped(folder / "data.json", data),
     )
+
+
+def _dropped(path: Path, data: Mapping[str, Any]) -> dict[str, int]:
+    dropped = data.get("dropped")
+    if not isinstance(dropped, dict) or not all(type(count) is int and count >= 0 for count in dropped.values()):
+        raise ValueError(f"{path} must hold counts by reason under dropped, got {told(repr(dropped)):.80}")
+    return dropped
 
 
 def _hashes(path: Path, data: Mapping[str, Any]) -> dict[str, str]:

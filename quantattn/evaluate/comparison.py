@@ -27,6 +27,7 @@ class Run:
         settings: name → value of its configuration.
         hashes: what → hash of its data.
         checks: of its audit.
+        dropped: reason → decisions that were set aside.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Run:
     settings: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 def table_of(document: Mapping[str, Any]) -> Table:
@@ -135,6 +137,7 @@ def compare_runs(runs: Sequence[Run], created: str | None = None) -> ReportData:
         table=table,
         figures=(methods_figure(table),),
         rows={f"test decisions, {run.name}": run.table.decisions for run in runs},
+        dropped={f"{run.name}: {why}": count for run in runs for why, count in run.dropped.items()},
         checks=tuple(replace(check, name=f"{run.name}: {check.name}") for run in runs for check in run.checks),
         hashes={f"{run.name}: {what}": value for run in runs for what, value in run.hashes.items()},
         caveats=_caveats(runs, same),

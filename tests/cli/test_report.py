@@ -21,7 +21,9 @@ def write_run(folder: Path, seed: int) -> Path:
     audit = {"checks": [{"name": "no leak", "verdict": "passed", "sentence": "", "looked_at": 90}]}
     folder.mkdir(parents=True)
     (folder / "metrics.json").write_text(json.dumps({"figures": {}, "table": table.to_dict()}))
-    (folder / "data.json").write_text(json.dumps({"hashes": {"source": "ab"}, "audit": audit}))
+    (folder / "data.json").write_text(
+        json.dumps({"hashes": {"source": "ab"}, "audit": audit, "dropped": {"purged": 7 + seed}})
+    )
     (folder / "config.yaml").write_text(f"seed: {seed}\nmodel: {{width: 64}}\npaths: {{output_dir: {folder}}}\n")
     return folder
 
@@ -33,6 +35,8 @@ def test_two_runs_make_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     said = capsys.readouterr().out
     assert "of 2 runs" in said
     text = page.read_text()
+    assert "a/0: purged</th><td>7</td>" in text
+    assert "b/0: purged</th><td>8</td>" in text
     assert "a/0" in text  # as many parts of the path as it takes
     assert "1 of 2 settings differ" in text  # where a run is kept is none of them
 
@@ -45,6 +49,11 @@ def test_two_runs_make_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         (lambda run: (run / "metrics.json").write_text('{"table": {"rows": 3}}'), "holds no closing table", 1),
         (lambda run: (run / "metrics.json").write_text("[1"), "is not valid JSON", 1),
         (lambda run: (run / "data.json").write_text("[]"), "holds list, expected an object", 1),
+        (
+            lambda run: (run / "data.json").write_text('{"hashes": {}, "audit": {"checks": []}, "dropped": {"a": -1}}'),
+            "must hold counts by reason under dropped",
+            1,
+        ),
         (lambda run: (run / "config.yaml").unlink(), "cannot be read", 1),
     ],
 )
