@@ -80,8 +80,9 @@ class KrakenStream(Stream):
             raise BadLine("not a message", f"found {show(parts)}, expected number, content, channel and pair in a list")
         channel, _, depth = parts[-2].partition("-")
         symbol, contents = name_of({"pair": parts[-1]}, "pair"), parts[1:-2]
-        if channel == "book" and not self.quotes and all(isinstance(each, dict) for each in contents):
-            self._of_version_1(arrival, symbol, {k: v for each in contents for k, v in each.items()}, depth)
+        if channel == "book" and not self.quotes:
+            sides = objects({"book": contents}, "book")
+            self._of_version_1(arrival, symbol, {k: v for each in sides for k, v in each.items()}, depth)
         elif channel == "trade":
             for stamp, row in [self._traded(row) for row in of_type({"trades": contents[0]}, "trades", list)]:
                 self.rows.changes(symbol, arrival, stamp, [row])
@@ -105,8 +106,9 @@ class KrakenStream(Stream):
 
     def _of_version_1(self, arrival: Arrival, symbol: str, body: dict[str, Any], depth: str) -> None:
         whole = any(name in body for name in _SHIPPED)
-        told = [self._told(body.get(name, []), name) for name in (_SHIPPED if whole else _CHANGED)]
-        stamp = max((_seconds(pair[2]) for name in (*_SHIPPED, *_CHANGED) for pair in body.get(name, [])), default=None)
+        names = _SHIPPED if whole else _CHANGED
+        told = [self._told(body.get(name, []), name, 3) for name in names]
+        stamp = max((_seconds(pair[2]) for name in names for pair in body.get(name, [])), default=None)
         levels = exact(depth, "depth", 0) if depth else _DEPTHS[0]
         self._book(arrival, symbol, stamp, told, whole=whole, depth=levels, checksum=body.get("c"))
 
@@ -153,12 +155,13 @@ class KrakenStream(Stream):
         sides = [[(price, size) for price, size, *_ in self._told([pair], "quotes")] for pair in (bid, ask)]
         self.rows.changes(symbol, arrival, stamp, snapshot(*sides))
 
-    def _told(self, pairs: Any, name: str) -> list[Told]:
-        """Levels in whole units and as text, in the order in which they were set."""
+    def _told(self, pairs: Any, name: str, least: int = 2) -> list[Told]:
+        """Levels in whole units and as text, in the order in which they were set; each of at least so many parts."""
         found = []
         for pair in of_type({name: pairs}, name, list):
-            if not isinstance(pair, list) or len(pair) < 2:
-                raise BadLine("not a level", f"found {show(pair)} among {name}, expected a price and a size")
+            if not isinstance(pair, list) or len(pair) < least:
+                what = "a price and a size" if least == 2 else "a price, a size and a time"
+                raise BadLine("not a level", f"found {show(pair)} among {name}, expected {what}")
             found.append((self.price(pair[0]), self.size(pair[1]), pair[0], pair[1]))
         return found
 
