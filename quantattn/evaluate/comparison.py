@@ -132,7 +132,7 @@ def compare_runs(runs: Sequence[Run], created: str | None = None) -> ReportData:
     ordered = _in_order(runs)
     return ReportData(
         title=f"{len(runs)} runs beside each other",
-        question="The same outcome by several runs"
+        question=_question(runs)
         + (f", on the same {first.decisions:,} decisions." if same else ", each on its own rows."),
         table=table,
         figures=(methods_figure(table),),
@@ -146,6 +146,13 @@ def compare_runs(runs: Sequence[Run], created: str | None = None) -> ReportData:
         table_note=f"Small figures are {first.level:.0%} intervals of each method by itself. Bold is a column's best.",
         sheets=(_skills(ordered), *_differences(runs)),
     )
+
+
+def _question(runs: Sequence[Run]) -> str:
+    """What was predicted, in the runs' own words where they have the same ones."""
+    asked = {run.settings.get("question", "None").strip() for run in runs}
+    words = asked.pop() if len(asked) == 1 else "None"
+    return "The same outcome by several runs" if words in ("", "None") else f"{words} Answered by {len(runs)} runs"
 
 
 def _tested_on(run: Run) -> tuple[object, ...]:

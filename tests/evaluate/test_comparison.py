@@ -65,6 +65,18 @@ def test_the_best_run_is_named_with_how_sure() -> None:
     assert near.said.sure.endswith("some of its lead is luck.")
 
 
+def test_what_was_predicted_is_said_in_the_words_that_all_runs_have() -> None:
+    def question(*words: str | None) -> str:
+        given = [{} if each is None else {"question": each} for each in words]
+        hashes = {"source": "ab", "decisions": "cd"}
+        return compare_runs([run(n, 0.7, settings=g, hashes=hashes) for n, g in zip("ab", given, strict=True)]).question
+
+    same = f", on the same {N} decisions."
+    assert question("Does it rise?\n", "Does it rise?\n") == f"Does it rise? Answered by 2 runs{same}"
+    for words in (("Does it rise?", "Does it fall?"), (None, None), ("None", "None")):
+        assert question(*words) == f"The same outcome by several runs{same}"
+
+
 def test_the_best_run_is_not_praised_where_a_baseline_is_better() -> None:
     """Nobody should read in green that a run is the best of several which all lose to a simple rule."""
     runs = [run("a", 0.7), run("b", 0.72)]
