@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from quantattn.data.prepared import Prepared
 from quantattn.learn.card import parts_of
 from quantattn.learn.closing import Exactness
 from quantattn.nn import Model, save_pretrained
+from quantattn.nn.folder import MANIFEST
 
 
 def keep(
     model: Model, folder: Path, prepared: Prepared, *, card: str, extra: Mapping[str, Any], exactness: Exactness | None
-) -> None:
-    """Write the model folder.
+) -> str:
+    """Write the model folder, and give the name of the model: the SHA-256 of its manifest, which holds all others.
 
     Args:
         model: moved to the CPU.
@@ -33,6 +35,7 @@ def keep(
         card=card,
         extra={**extra, **certified, **seen_until(prepared)},
     )
+    return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
 
 
 def seen_until(prepared: Prepared) -> dict[str, int]:
