@@ -194,17 +194,27 @@ def _list_files(path: Path) -> tuple[Path, list[Path]]:
 
 
 def _without_duplicates(reads: list[Reading]) -> list[Reading]:
-    """The first of several files with one accession number stays; the others are set aside."""
-    seen: dict[str, str] = {}
-    kept = []
+    """Of several files with one accession number one stays; the others are set aside.
+
+    It is the first that knows its acceptance time, else the first that is no filing cut into items, else the first.
+    """
+    best: dict[str, Reading] = {}
     for read in reads:
         number = read.accession or read.parsed.named
         if read.status == OK and number is not None:
-            first = seen.setdefault(number, read.file)
-            if first != read.file:
-                read = replace(read, status=DUPLICATE, detail=f"as in {first}")
+            best[number] = min(best.get(number, read), read, key=_lacks)
+    kept = []
+    for read in reads:
+        chosen = best.get(read.accession or read.parsed.named or "")
+        if read.status == OK and chosen is not None and chosen.file != read.file:
+            read = replace(read, status=DUPLICATE, detail=f"as in {chosen.file}")
         kept.append(read)
     return kept
+
+
+def _lacks(read: Reading) -> tuple[bool, bool]:
+    """What a file has less of than another one of the same filing: its acceptance time, its whole text."""
+    return (read.time_source or "").endswith("date"), read.parsed.kind == CUT
 
 
 def _with_tables(reads: list[Reading], choice: Tables) -> tuple[list[Reading], tuple[str, ...]]:
