@@ -28,7 +28,7 @@ from quantattn.cli.team import Team, started_here, world_of
 from quantattn.data.prepared import Prepared
 from quantattn.data.protocol.splits.plan import require_fold
 from quantattn.data.value_edges import value_edges, vector_scales
-from quantattn.nn import EncoderConfig
+from quantattn.nn import Encoder, EncoderConfig
 
 if TYPE_CHECKING:
     from quantattn.learn.closing import Exactness
@@ -204,6 +204,7 @@ def _train(
     for line in show.data_lines(prepared):
         console.print(line)
     encoder = encoder_of(asked, prepared)
+    console.print(model_line(encoder))
     exactness = certify(encoder, asked.trainer) if team is None or team.world.rank == 0 else None
     what = (prepared, encoder, parts["objective"], parts["optimizer"])
     wanted = run_settings(asked, given, prepared, exactness)
@@ -279,6 +280,22 @@ def encoder_of(asked: TrainSettings, prepared: Prepared) -> EncoderConfig:
     edges = value_edges(prepared.train, prepared.values, bins) if bins else {}
     scales = vector_scales(prepared.train)
     return asked.model.encoder(prepared.codes, prepared.values, asked.attention.backend, edges, scales)
+
+
+def model_line(config: EncoderConfig) -> str:
+    """The encoder's shape and size in words."""
+    import torch
+
+    with torch.device("meta"):
+        encoder = Encoder(config.with_changes(compile=False))
+    embedding, blocks = (sum(p.numel() for p in part.parameters()) for part in (encoder.embedding, encoder.blocks))
+    wide = sum(not config.is_local(layer) for layer in range(config.n_layers))
+    near = f"{wide} see everything, the others {config.local_window}"
+    sees = "all see everything" if wide == config.n_layers else near
+    return (
+        f"model: {config.n_layers} blocks of width {config.width} with {config.n_heads} heads, {sees}; "
+        f"{embedding:,} parameters in the embedding, {blocks:,} in the blocks"
+    )
 
 
 def from_where(resume: Path | None, trains: bool) -> str:

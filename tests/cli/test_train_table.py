@@ -28,13 +28,17 @@ def test_train_then_score(bank: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert call(monkeypatch, "train", *given) == 0
     printed = capsys.readouterr().out
     assert "decisions: train 24, valid 8, test 8" in printed
+    assert "model: 2 blocks of width 64 with 2 heads, all see everything; " in printed
     assert "day numbers are counted from 1970-01-01" in printed
     table = json.loads((run / "metrics.json").read_text())["table"]
     methods = [row["method"] for row in table["rows"]]
     assert methods[:3] == ["encoder", "majority class", "logistic regression"]
     assert (table["block_kind"], table["blocks"]) == ("entity", 8)
     assert json.loads((run / "data.json").read_text())["audit"]["passed"]
-    edges = load_model(run / "model").encoder.config.value_edges
+    encoder = load_model(run / "model").encoder
+    held = [f"{sum(p.numel() for p in part.parameters()):,}" for part in (encoder.embedding, encoder.blocks)]
+    assert f"; {held[0]} parameters in the embedding, {held[1]} in the blocks" in printed
+    edges = encoder.config.value_edges
     assert {name: len(found) for name, found in edges.items()} == {"amount_value": 5, "gap_value": 5}
     assert "same history in two parts" in (run / "report.html").read_text()
 
