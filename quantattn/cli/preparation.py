@@ -50,8 +50,8 @@ ENCODERS: Mapping[str, Callable[..., Unlabelled]] = {
 """Kind of data → how decisions without labels are made of it, for scoring."""
 NO_LABELS: Mapping[str, Any] = {"objective": "masked"}
 """What `labels=none` says."""
-READERS: Mapping[str, Callable[[str], Any]] = {"prices": read_prices, "tickers": read_tickers, "market": read_prices}
-"""Settings of a preparation that name a file → how it is read."""
+READERS: Mapping[str, Callable[[Any], Any]] = {"prices": read_prices, "tickers": read_tickers, "market": read_prices}
+"""Settings of a preparation that name a file, tickers several too → how it is read."""
 
 
 def check_data(asked: TrainSettings) -> None:
@@ -63,9 +63,10 @@ def check_data(asked: TrainSettings) -> None:
     data = asked.data
     check_source(data.source, data.path, asked.allow_targets)
     for name in READERS:
-        path = data.prepare.get(name)
-        if path is not None and not Path(path).exists():
-            raise UsageError(f"data.prepare.{name}={path}: there is no such file or folder")
+        given = data.prepare.get(name)
+        for path in given if name == "tickers" and isinstance(given, list | tuple) else (given,):
+            if path is not None and not Path(str(path)).exists():
+                raise UsageError(f"data.prepare.{name}={path}: there is no such file or folder")
     _check_keys(PREPARATIONS[data.kind], data.prepare, "data.prepare")
     of_labels = labels(asked)
     if "_target_" not in asked.labels:

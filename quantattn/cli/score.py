@@ -122,9 +122,7 @@ def _score(config: DictConfig, folder: Path) -> int:
     if stream is not None and not len(work.as_of):
         return DONE
     work = _with_constants(asked, work, artefact, room)
-    size, most = asked.shard_decisions, None
-    if size is None:
-        size, most = shard_size(len(work.sequences.decisions)), shard_cost(asked.devices()[0])
+    size, most = _shard(asked, work)
     plan = make_plan(work, artefact.sha, size, policy, sizes(asked.data.path, work.hashes), most)
     for note in work.notes:
         out.print(f"left out: {note}", soft_wrap=True)
@@ -147,6 +145,13 @@ def _score(config: DictConfig, folder: Path) -> int:
     some = "" if asked.shards is None else f" of shards {asked.shards} of 0:{len(plan.shards)}"
     out.print(f"{asked.output}{some} in {asked.out}")
     return DONE
+
+
+def _shard(asked: ScoreSettings, work: Work) -> tuple[int, int | None]:
+    """How many decisions a shard has at least, and what it may cost at most."""
+    if asked.shard_decisions is not None:
+        return asked.shard_decisions, None
+    return shard_size(len(work.sequences.decisions)), shard_cost(asked.devices()[0])
 
 
 def _with_constants(asked: ScoreSettings, work: Work, artefact: Artefact, room: Room) -> Work:

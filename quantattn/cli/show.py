@@ -63,7 +63,9 @@ def data_lines(prepared: Prepared) -> list[str]:
     """What the data are, what was left out of them, and what the audit said."""
     sizes = ", ".join(f"{name} {len(getattr(prepared, name).decisions):,}" for name in PARTS)
     read = ", ".join(f"{what} {number:,}" for what, number in prepared.counts.items())
-    lines = [f"data: {read}", f"decisions: {sizes}"]
+    # Windows of one filing train as decisions of their own, and are judged as one.
+    what = "windows" if any(f"{name} windows" in prepared.counts for name in PARTS) else "decisions"
+    lines = [f"data: {read}", f"{what}: {sizes}"]
     if prepared.dropped:
         lines.append("left out: " + ", ".join(f"{why} {number:,}" for why, number in prepared.dropped.items()))
     ran = [check for check in prepared.audit.checks if check.verdict != "not run"]

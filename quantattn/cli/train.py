@@ -201,8 +201,7 @@ def _train(
         prepared = (read or prepare)(asked, parts["splits"])
     else:
         prepared, resume = team.prepare(asked, parts["splits"], resume)
-    for line in show.data_lines(prepared):
-        console.print(line)
+    tell_data(prepared, folder if team is None or team.world.rank == 0 else None, console)
     encoder = encoder_of(asked, prepared)
     console.print(model_line(encoder))
     exactness = certify(encoder, asked.trainer) if team is None or team.world.rank == 0 else None
@@ -272,6 +271,15 @@ def run_settings(
         trials=asked.trials,
         licence=asked.licence,
     )
+
+
+def tell_data(prepared: Prepared, folder: Path | None, console: Console) -> None:
+    """Print what the data are, and write into the folder, if any, what became of each document."""
+    for line in show.data_lines(prepared):
+        console.print(line)
+    if prepared.account and folder is not None:
+        (folder / "account.csv").write_text(prepared.account, "utf-8")
+        console.print(f"what became of each file: {folder / 'account.csv'}")
 
 
 def encoder_of(asked: TrainSettings, prepared: Prepared) -> EncoderConfig:

@@ -41,6 +41,7 @@ class Prepared:
         entity: part → (Q,) whose decision it is.
         bayes: the best that is possible, where it is known.
         bayes_in_context: the same for a model that sees of the test decisions what their sequences hold.
+        account: what became of each document, as CSV, for people; "" where the kind of data keeps none.
         block_kind: what the intervals of figures resample: days, entities, stretches of time, or what fits ("auto").
     """
 
@@ -61,4 +62,5 @@ class Prepared:
     notes: tuple[str, ...] = ()
     bayes: Bayes | None = None
     bayes_in_context: Bayes | None = None
+    account: str = ""
     block_kind: Literal["auto", "day", "entity", "time"] = "auto"

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from quantattn.data.documents import Pieces
 from quantattn.data.pack import SequenceSet
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.evaluate import (
@@ -80,15 +81,17 @@ def close(
     """The closing table and the report of a model's scores of `target` on the test rows of `prepared`.
 
     `method` is what it is called, and `beside` are scores of other models, which stand in the table as its rivals.
+    The values of a document that was cut into windows are one decision: their mean over windows, weighed by tokens.
     """
     table, others = judged(prepared, target, scores, seed=seed, method=method, beside=beside)
-    y, as_of, learning = prepared.test.decisions.targets[target], prepared.as_of["test"], learning_curves(curves)
+    pieces, learning = pieces_of(prepared, "test"), learning_curves(curves)
+    y, as_of = pieces.one(prepared.test.decisions.targets[target]), pieces.one(prepared.as_of["test"])
     baseline = others[table.best_baseline]
     if prepared.classes:
         prob = scores["prob"].numpy()
         figures = classification_figures(y, prob, as_of, prepared.classes, baseline, table, learning)
     else:
-        figures = regression_figures(y, scores["value"].numpy(), as_of, baseline, table, learning)
+        figures = regression_figures(y, pieces.mean(scores["value"].numpy()), as_of, baseline, table, learning)
     limits = caveats(table, int(as_of.max() - as_of.min()))
     trees = numbers_of(prepared, "test") is not None if prepared.classes else has_words(prepared)
     if trees and not boosting_is_installed():
@@ -109,9 +112,10 @@ def judged(
 
     `method` and `beside` as in `close`.
     """
-    y = prepared.test.decisions.targets[target]
-    as_of = prepared.as_of["test"]
-    blocks = choose_blocks(as_of, prepared.entity["test"], kind=prepared.block_kind)
+    pieces = pieces_of(prepared, "test")
+    y = pieces.one(prepared.test.decisions.targets[target])
+    as_of = pieces.one(prepared.as_of["test"])
+    blocks = choose_blocks(as_of, pieces.one(prepared.entity["test"]), kind=prepared.block_kind)
     if prepared.classes:
         others = {name: said["prob"].numpy() for name, said in beside.items()}
         others |= classifiers_beside(prepared, target, seed)
@@ -120,15 +124,23 @@ def judged(
             bayes = {"log_loss": prepared.bayes.log_loss, "accuracy": prepared.bayes.accuracy}
         prob = scores["prob"].numpy()
         return closing_table(y, as_of, blocks, prob, others, bayes, method=method, seed=seed), others
-    y_train = prepared.train.decisions.targets[target]
-    past, now = (prepared.baselines[part]["last_value"] for part in ("train", "test"))
-    forecasts: dict[str, Any] = {name: said["value"].numpy() for name, said in beside.items()}
+    training = pieces_of(prepared, "train")
+    y_train = training.one(prepared.train.decisions.targets[target])
+    past, now = (of.one(prepared.baselines[name]["last_value"]) for name, of in (("train", training), ("test", pieces)))
+    forecasts: dict[str, Any] = {name: pieces.mean(said["value"].numpy()) for name, said in beside.items()}
     forecasts |= baseline_values(past, y_train, now)
     if has_words(prepared):
         train, valid, test = (words_of(prepared, part, target) for part in PARTS)
-        forecasts |= word_values(train, valid, test, prepared.codes["token"], seed=seed)
-    value = scores["value"].numpy()
+        said = word_values(train, valid, test, prepared.codes["token"], seed=seed)
+        forecasts |= {name: pieces.one(values) for name, values in said.items()}
+    value = pieces.mean(scores["value"].numpy())
     return regression_table(y, as_of, blocks, value, forecasts, method=method, seed=seed), forecasts
+
+
+def pieces_of(prepared: Prepared, part: str) -> Pieces:
+    """The decisions of a part, those of one document together; classes are judged decision by decision."""
+    sequences: SequenceSet = getattr(prepared, part)
+    return Pieces.each(len(sequences.decisions)) if prepared.classes else Pieces.among(sequences)
 
 
 def classifiers_beside(prepared: Prepared, target: str, seed: int = 0) -> dict[str, Any]:
@@ -189,7 +201,7 @@ def report(
         figures=figures,
         rows={
             **prepared.counts,
-            **{f"{name} decisions": len(part.decisions) for name, part in parts(prepared).items()},
+            **{f"{name} decisions": len(pieces_of(prepared, name)) for name in PARTS},
         },
         dropped=prepared.dropped,
         checks=tuple(
@@ -199,14 +211,9 @@ def report(
         certificate=certificate,
         settings=story.settings,
         hashes={**prepared.hashes, **story.hashes},
-        caveats=(*story.caveats, *prepared.notes, *limits),
+        caveats=(*story.caveats, *limits, *prepared.notes),
         created=story.created,
     )
-
-
-def parts(prepared: Prepared) -> dict[str, Any]:
-    """Name → sequences of the three parts."""
-    return {"train": prepared.train, "valid": prepared.valid, "test": prepared.test}
 
 
 def caveats(table: Table, nanoseconds: int) -> tuple[str, ...]:

@@ -75,9 +75,10 @@ def overrides(group: str, option: str, tmp_path: Path) -> list[str]:
     if group == "data" and option in ("filings", "prepared_filings"):
         found += ["labels=none", "objective=masked_language"]
     reads = group == "data" and "path: ???" in (CONF / group / f"{option}.yaml").read_text("utf-8")
-    if reads or experiment in ("bitstamp", "databento", "fi2010", "filings", "kogan_volatility", "lobster", "trades"):
+    on_filings = ("filings", "filing_volatility", "kogan_volatility")
+    if reads or experiment in ("bitstamp", "databento", "fi2010", "lobster", "trades", *on_filings):
         found.append(f"data.path={tmp_path}")
-    if experiment in ("filings", "kogan_volatility"):
+    if experiment in on_filings:
         found += [f"data.prepare.prices={tmp_path}", f"data.prepare.tickers={tmp_path}"]
     if experiment in ("fine_tune", "probe") or (group == "tuning" and option != "full"):
         (tmp_path / "manifest.json").touch()

@@ -13,10 +13,11 @@ import pytest
 import torch
 from toy import sequences
 
+from quantattn.data.filings.pieces import OnLong, cut_documents
 from quantattn.data.pack import Decisions, SequenceSet
 from quantattn.data.protocol.findings import Audit, Check, LeakError
 from quantattn.evaluate import Blocks, likelihood_table
-from quantattn.learn.closing import VERDICTS, caveats, classifiers_beside, span
+from quantattn.learn.closing import VERDICTS, caveats, classifiers_beside, judged, span
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.fit import fit
 from quantattn.learn.module import Training
@@ -82,6 +83,50 @@ def test_aggregates_of_a_history_go_the_same_way_as_features() -> None:
     again = classifiers_beside(prepared, "label")  # type: ignore[arg-type]
     assert list(found) == list(again)
     assert all(np.array_equal(found[name], again[name]) for name in found)
+
+
+def documents(on_long: OnLong) -> tuple[SimpleNamespace, torch.Tensor, np.ndarray]:
+    """Prepared documents, whole or in windows of 8; a forecast of each test sequence, and how many tokens it has."""
+    random = np.random.default_rng(0)
+    made: dict[str, Any] = {
+        "classes": (),
+        "codes": {},
+        "baselines": {},
+        "as_of": {},
+        "entity": {},
+        "block_kind": "auto",
+    }
+    for part, size in (("train", 20), ("valid", 6), ("test", 30)):
+        codes = [random.integers(2, 9, n) for n in random.integers(1, 30, size)]
+        of_each = random.normal(size=(2, size))
+        time, names = np.arange(size) * 10**15, [f"filing {n}" for n in range(size)]
+        pieces = cut_documents(codes, 8, on_long)
+        made[part] = pieces.sequences(time, names, {"volatility": of_each[0][pieces.of].astype(np.float32)})
+        made["baselines"][part] = {"last_value": of_each[1][pieces.of]}
+        made["as_of"][part], made["entity"][part] = time[pieces.of], np.asarray(names)[pieces.of]
+    of_window = random.normal(size=(30, 4))
+    place = np.concatenate([np.arange(n) for n in np.bincount(pieces.of)])
+    tokens = np.diff(pieces.offsets)
+    return SimpleNamespace(**made), torch.tensor(of_window[pieces.of, place]), tokens
+
+
+def test_windows_of_a_filing_are_judged_as_one_decision() -> None:
+    cut, said, tokens = documents("window")
+    whole, _, length = documents("keep")
+    names = np.asarray(cut.test.table.entities)
+    mean = [np.average(said[names == name], weights=tokens[names == name]) for name in whole.test.table.entities]
+    assert len(said) > len(mean) == 30
+    assert [tokens[names == name].sum() for name in whole.test.table.entities] == length.tolist()
+    expected, _ = judged(whole, "volatility", {"value": torch.tensor(mean, dtype=torch.float64)})
+    found, forecasts = judged(cut, "volatility", {"value": said})
+    assert found.decisions == expected.decisions == 30
+    assert {len(values) for values in forecasts.values()} == {30}
+    for mine, theirs in zip(found.rows, expected.rows, strict=True):
+        for name, figure in mine.figures.items():
+            assert figure.value == pytest.approx(theirs.figures[name].value, rel=1e-9, nan_ok=True)
+    _, control, _ = documents("window")
+    other, _ = judged(cut, "volatility", {"value": control.flip(0)})
+    assert other.model.figures["mse"].value != pytest.approx(found.model.figures["mse"].value, rel=1e-3)
 
 
 def pretrained(objective: MaskedEvents | NextEvent) -> Model:

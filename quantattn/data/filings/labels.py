@@ -24,6 +24,8 @@ from quantattn.data.filings.clock import new_york_sessions, session_days
 from quantattn.data.filings.prices import Prices
 
 NO_TICKER = "no ticker"
+NO_PRICES = "no prices of its ticker"
+"""What `NO_TICKER` is called where the filer has one, and the folder of prices lacks it."""
 NO_PRICES_YET = "prices start later"
 PRICES_END = "prices end too early"
 GAP = "a session without a price"

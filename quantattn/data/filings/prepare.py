@@ -14,9 +14,10 @@ import numpy.typing as npt
 import polars as pl
 
 from quantattn.data.bayes import Bayes
+from quantattn.data.filings.account import account
 from quantattn.data.filings.encode import encode_rows, read_texts, tokenizer_for
 from quantattn.data.filings.item_table import item_names
-from quantattn.data.filings.labels import closes_without_session, label_filings, require_returns
+from quantattn.data.filings.labels import NO_PRICES, NO_TICKER, closes_without_session, label_filings, require_returns
 from quantattn.data.filings.pieces import OnLong, cut_documents
 from quantattn.data.filings.planted import CLASSES, PlantedFilings, baseline_inputs, law_in_sight
 from quantattn.data.filings.prices import Prices, match_tickers
@@ -33,6 +34,11 @@ _TARGETS: Mapping[str, tuple[str, str]] = {
     "return": ("forward_return", "history_return"),
 }
 """Objective → column of its target and column of the same quantity before the filing."""
+_OF_ACCOUNT: Mapping[str, Mapping[str, str]] = {
+    name: {target: name, history: "history"} for name, (target, history) in _TARGETS.items()
+}
+"""Objective → columns of the account of filings."""
+_MOST_NAMED = 8
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 
@@ -98,7 +104,8 @@ def prepare_filings(
     if not cut.in_order:
         raise ValueError("filings need a split whose parts follow one another in time, such as walk_forward or by_day")
     read, counts, without_items = read_texts(source, items, marks)
-    table, labelled, dropped = _with_labels(read, objective, prices, tickers, horizon, history, market)
+    decided, labelled, notes = _with_labels(read, objective, prices, tickers, horizon, history, market)
+    table, dropped = decided.filter(pl.col("reason").is_null()), _reasons(decided)
     counts = labelled | counts
     folds = cut.split(_intervals(table))
     chosen = choose(folds, fold)
@@ -110,9 +117,7 @@ def prepare_filings(
     for name in PARTS:
         rows = table[getattr(chosen, name)]
         parts[name] = _Part.of(rows, encode_rows(rows, tokenizer), objective, max_seq_len, on_long)
-        counts |= {f"{name} filings": rows.height, f"{name} tokens": len(parts[name].sequences.table)}
-    dropped |= without_items | {why: len(rows) for why, rows in chosen.left_out.items()}
-    counts |= {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()}
+        counts |= parts[name].counts(name, rows.height)
     law = planted if objective == "planted" else None
     in_sight = None if law is None else law.bayes_of(map(tokenizer.decode, parts["test"].documents()))
     return Prepared(
@@ -124,13 +129,14 @@ def prepare_filings(
         vocabulary_json=tokenizer.to_json(),
         classes=CLASSES if objective == "planted" else (),
         audit=proof,
-        counts=counts,
+        counts=counts | {f"set aside by the source: {why}": n for why, n in source.report.rows_set_aside.items()},
         hashes=_hashes(source, tokenizer),
         baselines={name: part.baselines(line) for name, part in parts.items()},
         as_of={name: part.rows["available_time"].to_numpy() for name, part in parts.items()},
         entity={name: part.rows["entity"].to_numpy() for name, part in parts.items()},
-        dropped=dropped,
-        notes=(*source.report.notes, *tokenizer.notes, *_in_sight(in_sight)),
+        dropped=dropped | without_items | {why: len(rows) for why, rows in chosen.left_out.items()},
+        account=account(source, decided, chosen, _OF_ACCOUNT.get(objective, {})),
+        notes=(*source.report.notes, *notes, *tokenizer.notes, *_in_sight(in_sight)),
         bayes=None if law is None else law.bayes(),
         bayes_in_context=in_sight,
     )
@@ -179,33 +185,54 @@ def _with_labels(
     horizon: int,
     history: int | None,
     market: Prices | None,
-) -> tuple[pl.DataFrame, dict[str, int], dict[str, int]]:
-    """Filings that can be learned from, with `label_start`, `label_end`; counts of rows; reasons of those left out."""
-    counts = {"filings": filings.height}
+) -> tuple[pl.DataFrame, dict[str, int], tuple[str, ...]]:
+    """Filings with `label_start`, `label_end` and `reason`, null of those that can be learned from; counts; notes."""
+    learned = {"reason": pl.lit(None, pl.String)}
     if objective == "planted":
         if "label" not in filings.columns:
             raise ValueError("objective 'planted' is of made filings (data=synthetic_filings); these have no label")
-        return filings, counts, {}
+        return filings.with_columns(**learned), {}, ()
     if objective == "masked":
         # Nothing is looked at beyond the filing itself, so its interval is the moment at which it became public.
-        return filings.with_columns(label_start="available_time", label_end="available_time"), counts, {}
+        return filings.with_columns(label_start="available_time", label_end="available_time", **learned), {}, ()
     assert prices is not None  # `check_filings` has seen both
     assert tickers is not None
     matched = match_tickers(filings["entity"], prices, tickers)
     labelled = label_filings(filings, prices, matched, horizon=horizon, history=history, market=market)
+    named = pl.col("entity").is_in(list(tickers))
     reason = pl.coalesce("label_reason", pl.lit("history: ") + pl.col("history_reason"))
-    without = labelled.filter(reason.is_not_null()).select(reason=reason)["reason"]
-    dropped = dict(sorted(Counter(without).items()))
-    kept = labelled.filter(reason.is_null())
-    if not kept.height:
-        raise ValueError(
-            f"none of {filings.height} filings has a label and a history: "
-            f"{', '.join(f'{why} ({number})' for why, number in dropped.items())}"
-        )
+    reason = pl.when(named & (reason == NO_TICKER)).then(pl.lit(NO_PRICES)).otherwise(reason)
+    labelled = labelled.with_columns(reason=reason)
+    kept = labelled.filter(pl.col("reason").is_null())
     flagged = [ticker for ticker in sorted(set(kept["ticker"])) if prices.adjusted[ticker] is not False]
-    counts["filings with prices that are not point in time"] = kept.filter(pl.col("ticker").is_in(flagged)).height
-    astray = closes_without_session(prices)
-    return kept, counts | ({"closes on days without a session, not used": astray} if astray else {}), dropped
+    counts = {
+        "filings with prices that are not point in time": kept.filter(pl.col("ticker").is_in(flagged)).height,
+        "closes on days without a session, not used": closes_without_session(prices),
+    }
+    notes = tuple(filter(None, (_filers(labelled, why) for why in (NO_TICKER, NO_PRICES))))
+    return labelled, {name: number for name, number in counts.items() if number or name.startswith("filings")}, notes
+
+
+def _reasons(decided: pl.DataFrame) -> dict[str, int]:
+    """Reason → how many filings are not learned from for it, sorted; ValueError when that is all of them."""
+    found = dict(sorted(Counter(decided["reason"].drop_nulls()).items()))
+    if sum(found.values()) == decided.height:
+        why = ", ".join(f"{why} ({number})" for why, number in found.items())
+        raise ValueError(f"none of {decided.height} filings has a label and a history: {why}")
+    return found
+
+
+def _filers(labelled: pl.DataFrame, why: str) -> str:
+    """Which filers have most of the filings that are left out for this reason, in a sentence; "" if none are."""
+    left = labelled.filter(pl.col("reason") == why)
+    found = Counter(left["entity"]).most_common()
+    company = dict(left.select("entity", "company").iter_rows()) if "company" in left.columns else {}
+    named = [
+        f"{entity}{f' {company[entity]}' if company.get(entity) else ''} ({number})"
+        for entity, number in found[:_MOST_NAMED]
+    ]
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f"{why}, filers and filings: {', '.join(named)}{more}" if found else ""
 
 
 def _intervals(table: pl.DataFrame) -> Intervals:
@@ -280,6 +307,12 @@ class _Part:
             targets["label"] = repeated["label"].to_numpy()
         sequences = pieces.sequences(rows["available_time"].to_numpy(), rows["accession"].to_list(), targets)
         return _Part(sequences, repeated)
+
+    def counts(self, name: str, filings: int) -> dict[str, int]:
+        """Filings and tokens of the part of this name, and windows where filings were cut."""
+        found = {f"{name} filings": filings, f"{name} tokens": len(self.sequences.table)}
+        windows = len(self.sequences)
+        return found | ({f"{name} windows": windows} if windows > filings else {})
 
     def baselines(self, line: _Line | None) -> dict[str, npt.NDArray[np.generic]]:
         if "label" in self.sequences.decisions.targets:

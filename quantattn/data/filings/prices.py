@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,23 +146,40 @@ def _stem(file: Path) -> str:
     return file.name.removesuffix(".gz").removesuffix(".csv")
 
 
-def read_tickers(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """CIK (ten digits) → tickers, from the SEC's `company_tickers.json` (gzip or not).
+def read_tickers(path: str | Path | Sequence[str | Path]) -> dict[str, tuple[str, ...]]:
+    """CIK (ten digits) → tickers, from the SEC's `company_tickers.json` or a CSV `cik,ticker`, gzip or not.
 
-    The file states today's tickers; a filer that changed its ticker or was delisted is missing or wrong in it.
+    The SEC's file states today's tickers of today's filers: one that was delisted or reorganised under another CIK is
+    missing in it. Of several files the later ones say what holds for the filers that they name.
 
     Raises:
-        ValueError: not that layout.
+        ValueError: neither layout, or no path.
     """
-    path = Path(path)
-    content = json.loads(decode(read_bytes(path, _MAX_BYTES)))
-    rows = list(content.values()) if isinstance(content, dict) else content
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    if not paths:
+        raise ValueError("tickers must name a file or several, got none")
+    tickers: dict[str, tuple[str, ...]] = {}
+    for each in paths:
+        tickers |= _tickers_of(Path(each))
+    return tickers
+
+
+def _tickers_of(path: Path) -> dict[str, tuple[str, ...]]:
+    text = decode(read_bytes(path, _MAX_BYTES))
+    if path.name.endswith((".csv", ".csv.gz")):
+        table = csv.DictReader(io.StringIO(text))
+        table.fieldnames = [name.strip().lower() for name in table.fieldnames or ()]
+        names, rows = ("cik", "ticker"), list(table)
+    else:
+        content = json.loads(text)
+        names, rows = ("cik_str", "ticker"), list(content.values()) if isinstance(content, dict) else content
     tickers: dict[str, tuple[str, ...]] = {}
     for row in rows:
-        if not isinstance(row, dict) or "cik_str" not in row or "ticker" not in row:
-            raise ValueError(f"{path.name}: expected objects with cik_str and ticker, got {str(row)[:60]}")
-        cik = pad_cik(str(row["cik_str"]))
-        tickers[cik] = (*tickers.get(cik, ()), str(row["ticker"]))
+        if not isinstance(row, dict) or any(not row.get(name) for name in names):
+            what = "a row" if names[0] == "cik" else "objects"
+            raise ValueError(f"{path.name}: expected {what} with {' and '.join(names)}, got {str(row)[:60]}")
+        cik = pad_cik(str(row[names[0]]))
+        tickers[cik] = (*tickers.get(cik, ()), str(row["ticker"]).strip())
     return tickers
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from collections import Counter
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 import quantattn.data.filings.prepare as prepare
 from quantattn.data.filings.clock import new_york_sessions, session_days, session_on
+from quantattn.data.filings.labels import NO_PRICES, NO_TICKER
 from quantattn.data.filings.prepare import prepare_filings
 from quantattn.data.filings.prices import Prices
 from quantattn.data.filings.tokenizer import BEGIN, END, FilingTokenizer
@@ -177,12 +180,36 @@ def test_filings_without_a_label_are_counted_by_reason() -> None:
     assert made.dropped["prices end too early"] > 0
     assert kept + sum(made.dropped.values()) == FILINGS
     assert made.counts["filings with prices that are not point in time"] == kept
+    priceless = prepared(tickers={"0000000001": "A", "0000000002": "C"})
+    assert (priceless.dropped[NO_PRICES], NO_TICKER in priceless.dropped) == (FILINGS // 2, False)
+    assert f"no prices of its ticker, filers and filings: 0000000002 ({FILINGS // 2})" in priceless.notes
+    assert f"no ticker, filers and filings: 0000000002 ({FILINGS // 2})" in made.notes
     with pytest.raises(ValueError, match=r"none of 60 filings has a label and a history: no ticker \(60\)"):
         prepared(tickers={})
     with pytest.raises(ValueError, match="objective must be one of"):
         prepared(objective="price")
     with pytest.raises(ValueError, match=r"fold -2 of 1: folds are numbered"):
         prepared(fold=-2)
+
+
+def test_the_account_says_of_every_filing_what_became_of_it() -> None:
+    made = prepared(prices=prices(until=400), tickers={"0000000001": "A"})
+    told = pl.read_csv(io.StringIO(made.account), schema_overrides={"entity": pl.String})
+    frame = source().frame.collect()
+    assert sorted(told["accession"]) == sorted(frame["accession"])
+    for name in PARTS:
+        part, of_part = getattr(made, name), told.filter(pl.col("became") == name)
+        assert sorted(of_part["accession"]) == sorted(part.table.entities)
+        named = dict(of_part.select("accession", "volatility").iter_rows())
+        given = zip(part.table.entities, part.decisions.targets["volatility"].tolist(), strict=True)
+        assert all(named[entity] == pytest.approx(value, rel=1e-6) for entity, value in given)
+        past = dict(of_part.select("accession", "history").iter_rows())
+        assert [past[entity] for entity in part.table.entities] == made.baselines[name]["last_value"].tolist()
+    others = Counter(told.filter(~pl.col("became").is_in(PARTS))["became"])
+    assert others == made.dropped
+    public = told["public"].str.to_datetime("%Y-%m-%dT%H:%M:%SZ").dt.epoch("s")
+    times = dict(frame.select("accession", pl.col("available_time") // 10**9).iter_rows())
+    assert [times[name] for name in told["accession"]] == public.to_list()
 
 
 def test_a_filing_without_a_past_is_left_out_too() -> None:

@@ -91,6 +91,20 @@ def test_tickers_are_matched_by_the_list_alone(tmp_path: Path) -> None:
     assert match_tickers(tickers, both, {"0000000002": "B2"}) == {"0000000002": "B2"}
 
 
+def test_tickers_of_ones_own_come_before_those_of_today(tmp_path: Path) -> None:
+    today, own = tmp_path / "today.json", tmp_path / "own.csv"
+    today.write_text(json.dumps([{"cik_str": 1744489, "ticker": "DIS"}, {"cik_str": 2, "ticker": "NEW"}]))
+    own.write_text("CIK,Ticker,since\n1001039,DIS,1996\n2,OLD,1990\n2,OLD.B,1990\n")
+    expected = {"0001744489": ("DIS",), "0001001039": ("DIS",), "0000000002": ("OLD", "OLD.B")}
+    assert read_tickers([today, own]) == expected
+    assert read_tickers([own, today]) == expected | {"0000000002": ("NEW",)}
+    own.write_text("cik,name\n1,A\n")
+    with pytest.raises(ValueError, match=r"own\.csv: expected a row with cik and ticker, got"):
+        read_tickers(own)
+    with pytest.raises(ValueError, match="got none"):
+        read_tickers([])
+
+
 def made(closes: dict[str, dict[date, float]]) -> Prices:
     table = [(ticker, day, close) for ticker, by_day in closes.items() for day, close in by_day.items()]
     schema = {"entity": pl.String, "date": pl.Date, "close": pl.Float64}
