@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table as RichTable
 
 from quantattn.cli import terminal
 from quantattn.cli.config import plain
@@ -16,8 +19,12 @@ from quantattn.cli.errors import DONE, UsageError
 from quantattn.cli.instantiate import instantiate, settings
 from quantattn.cli.preparation import check_source
 from quantattn.cli.settings import DataSettings, PathSettings
-from quantattn.data.filings.changes import require_name, scan_changes, write_changes
+from quantattn.data.filings.changes import SEEN, require_name, scan_changes, write_changes
 from quantattn.data.filings.item_table import item_names
+
+_MOST_SHOWN = 20
+_CHANGES = {"change_words": "change", "change_tfidf": "by tf-idf", "change_embedding": "by embedding"}
+"""Column of the table → its title on the screen."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ def compare(config: DictConfig) -> int:
     out.print(
         f"{asked.out}: item {table['item'][0]} of {table.height:,} filings, {table['reason'].null_count():,} compared"
     )
+    _show(table, out)
     shown = {"reason": "not compared"}
     if asked.embeddings is not None:
         shown["embedding_reason"] = "no change of embeddings"
@@ -74,4 +82,22 @@ def compare(config: DictConfig) -> int:
         reasons = Counter(why for why in table[column] if why is not None)
         for why, count in sorted(reasons.items()):
             out.print(f"  {what}: {count:,}, {why}")
+    if (table["embedding_reason"] == SEEN).any():
+        out.print("  in_sample=true gives those too, for a look at the past; a backtest may not use them")
     return DONE
+
+
+def _show(table: Any, out: Console) -> None:
+    """Print the compared filings that changed most, by words."""
+    rows = sorted(table.filter(table["reason"].is_null()).iter_rows(named=True), key=lambda row: -row["change_words"])
+    if not rows:
+        return
+    drawn = RichTable("public", "filer", "form", "words before", "words", *_CHANGES.values())
+    for row in rows[:_MOST_SHOWN]:
+        public = datetime.fromtimestamp(row["available_time"] // 10**9, UTC).date().isoformat()
+        words = (f"{row[name]:,}" for name in ("earlier_words", "words"))
+        changes = ("–" if row[name] is None else f"{row[name]:.4f}" for name in _CHANGES)
+        drawn.add_row(public, row["entity"], row["form"], *words, *changes)
+    out.print(drawn)
+    if len(rows) > _MOST_SHOWN:
+        out.print(f"  the {_MOST_SHOWN} of {len(rows):,} whose words changed most")

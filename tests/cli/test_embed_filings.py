@@ -108,7 +108,13 @@ def test_changes_of_an_item_by_words_and_by_embeddings(
     said = capsys.readouterr().out
     assert "item 1A of 18 filings, 15 compared" in said
     assert "not compared: 3, first filing" in said
+    assert "in_sample=true gives those too" in said
     table = pl.read_parquet(out)
+    shown = [line.split("│")[1:-1] for line in said.splitlines() if line.startswith("│")]
+    assert [float(row[5]) for row in shown] == sorted((float(row[5]) for row in shown), reverse=True)
+    compared = table.filter(pl.col("reason").is_null())
+    assert sorted(row[5].strip() for row in shown) == sorted(f"{value:.4f}" for value in compared["change_words"])
+    assert sum(row[7].strip() == "–" for row in shown) == compared["change_embedding"].null_count() > 0
     changed = table.filter(pl.col("reason").is_null() & pl.col("accession").str.contains("-22-"))
     same = table.filter(pl.col("reason").is_null() & ~pl.col("accession").str.contains("-22-"))
     assert set(same["change_words"]) == set(same["change_tfidf"]) == {0.0}
