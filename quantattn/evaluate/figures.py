@@ -184,9 +184,13 @@ def predictions_figure(y: ArrayLike, predicted: ArrayLike, unit: str = "") -> Fi
     def paint(axes: Axes) -> None:
         low, high = float(forecast.min()), float(forecast.max())
         axes.plot([low, high], [low, high], color=MUTED, linewidth=1.2, linestyle=(0, (5, 3)), label="perfect")
-        axes.plot(forecast[keep], actual[keep], "o", color=MODEL, markersize=3, alpha=0.4, markeredgewidth=0)
-        means = [(forecast[g].mean(), actual[g].mean()) for g in groups]
-        axes.plot(*zip(*means, strict=True), color=OTHER, marker="o", markersize=4, label="mean of a tenth")
+        many = actual.size >= 50  # of fewer a tenth is a handful, whose means would look like a finding
+        size, alpha = (3, 0.4) if many else (5, 0.9)
+        axes.plot(forecast[keep], actual[keep], "o", color=MODEL, markersize=size, alpha=alpha, markeredgewidth=0)
+        if many:
+            means = [(forecast[g].mean(), actual[g].mean()) for g in groups]
+            axes.plot(*zip(*means, strict=True), color=OTHER, marker="o", markersize=4, label="mean of a tenth")
+        axes.locator_params(axis="x", nbins=4)
         axes.set_xlabel(f"predicted {unit}".strip())
         axes.set_ylabel(f"what happened {unit}".strip())
         axes.legend(loc="upper left")
