@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from quantattn.data.prepared import Prepared
-from quantattn.evaluate import Table, write_report
+from quantattn.evaluate import ReportData, Table, write_report
 from quantattn.learn.budget import find_budget, within_memory
 from quantattn.learn.card import Card
 from quantattn.learn.checkpoint import load_weights
@@ -163,21 +163,23 @@ def run(
     figures = completed(module.model, prepared, settings, fitted, folder)
     settings = calibrated(module.model, prepared, settings)
     begun = () if taken is None else taken.sentences()
-    table = None
+    table, report = None, None
     try:
         if settings.test:
-            table, found = evaluate(folder, prepared, module, settings, begun)
+            table, report, found = evaluate(folder, prepared, module, settings, begun)
             figures |= found
     finally:  # what was trained is kept also where its evaluation fails
         documents["metrics"] = {"figures": figures, "table": None if table is None else table.to_dict()}
-        _keep(module.model, folder, prepared, settings, documents)
+        model_sha = _keep(module.model, folder, prepared, settings, documents)
+    if report is not None:
+        write_report(folder / "report.html", replace(report, hashes={**report.hashes, "model": model_sha}))
     write_json(folder / "metrics.json", documents["metrics"])
     return Outcome(fitted, table, figures, begun)
 
 
 def _keep(
     model: Model, folder: Path, prepared: Prepared, settings: RunSettings, documents: Mapping[str, Mapping[str, Any]]
-) -> None:
+) -> str:
     card = Card(
         title=settings.title,
         question=settings.question,
@@ -191,7 +193,7 @@ def _keep(
         trials=settings.trials,
     )
     extra = {**settings.card, **({} if settings.trials is None else {"trials": settings.trials})}
-    keep(model, folder / "model", prepared, card=card.text(), extra=extra, exactness=settings.exactness)
+    return keep(model, folder / "model", prepared, card=card.text(), extra=extra, exactness=settings.exactness)
 
 
 def begin(
@@ -260,8 +262,8 @@ def share_of(world: World, trainer: TrainerSettings) -> dict[str, int]:
 
 def evaluate(
     folder: Path, prepared: Prepared, module: Training, settings: RunSettings, begun: tuple[str, ...] = ()
-) -> tuple[Table, dict[str, float]]:
-    """The closing table and figures on the test rows, with the report written; `begun` are words on first weights."""
+) -> tuple[Table, ReportData, dict[str, float]]:
+    """The closing table, the report and figures on the test rows; `begun` are words on the first weights."""
     device, half = placed(settings.trainer)
     story = Story(
         settings.title,
@@ -284,8 +286,7 @@ def evaluate(
     else:
         model = module.model.to(device).eval()
         table, report = close_pretraining(prepared, model, module.objective, learning, story, seed=settings.seed)
-    write_report(folder / "report.html", report)
-    return table, figures_of(table) | found
+    return table, report, figures_of(table) | found
 
 
 def chosen_from(trials: int | None) -> tuple[str, ...]:

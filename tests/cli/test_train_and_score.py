@@ -67,6 +67,7 @@ def test_a_run_folder_holds_everything_that_is_needed_to_trace_a_number(finished
     assert {f["dtype"] for f in certificate["findings"]} == {"float32"}
     page = (finished / "report.html").read_text()
     assert "sdpa in float32 is within" in page
+    assert page.count(load_model(finished / "model").artefact.sha) == 1
     checks = page.split("<h2>Checks</h2>")[1].split("</ul>")[0]
     idle = [check for check in data["audit"]["checks"] if check["verdict"] == "not run"]
     assert idle
