@@ -66,6 +66,8 @@ def read_tokenizer(folder: Path) -> tuple[Tokenizer, str]:
     content = file.read_bytes()
     try:
         plain = json.loads(content)
+        if not isinstance(plain, dict):
+            raise TypeError(f"it holds a {type(plain).__name__}, expected an object")
         plain |= dict.fromkeys(_NONE)
         require_harmless(plain)
         made = Tokenizer.from_str(json.dumps(plain, ensure_ascii=False))

@@ -116,7 +116,7 @@ def test_a_part_that_is_not_allowed_is_refused_from_a_folder_and_from_an_artefac
 def test_what_is_no_such_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no tokenizer\.json"):
         FilingTokenizer.of_folder(tmp_path)
-    for content in ("", "[]", "{", "[" * 100_000):
+    for content in ("", "[]", '"{}"', "{", "[" * 100_000):
         (tmp_path / "tokenizer.json").write_text(content)
         with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
             FilingTokenizer.of_folder(tmp_path)
