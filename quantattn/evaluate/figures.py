@@ -191,6 +191,7 @@ def predictions_figure(y: ArrayLike, predicted: ArrayLike, unit: str = "") -> Fi
             means = [(forecast[g].mean(), actual[g].mean()) for g in groups]
             axes.plot(*zip(*means, strict=True), color=OTHER, marker="o", markersize=4, label="mean of a tenth")
         axes.locator_params(axis="x", nbins=4)
+        axes.ticklabel_format(axis="x", useOffset=False)
         axes.set_xlabel(f"predicted {unit}".strip())
         axes.set_ylabel(f"what happened {unit}".strip())
         axes.legend(loc="upper left")
