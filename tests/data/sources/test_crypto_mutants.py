@@ -69,8 +69,8 @@ FEEDS: dict[str, tuple[str, bytes, Callable[..., Source]]] = {
         text(*(f"{T // 1000 + n}.5: {json.dumps(each)}" for n, each in enumerate(KRAKEN[2]))),
         scan_capture,
     ),
-    "quotes": ("a.0", captured(QUOTES["tickers of OKX"]), partial(scan_capture, book="quotes")),
-    "capture": ("a.0", text(OPENED, f"{T // 1000}.5: {json.dumps(PARTIAL)}"), scan_capture),
+    "quotes": ("a.0", captured(QUOTES["tickers of OKX"] * 2), partial(scan_capture, book="quotes")),
+    "capture": ("a.0", text(OPENED, *(f"{T // 1000 + n}.5: {json.dumps(PARTIAL)}" for n in range(3))), scan_capture),
 }
 TOKENS = [
     b"",
@@ -161,3 +161,22 @@ def test_a_file_cut_inside_a_row_is_never_silent(feed: str, folder: Path) -> Non
             continue
         ended = whole[:cut].endswith(b"\n") or whole[cut : cut + 1] == b"\n"
         assert ended or any("the last line has no end" in note for note in source.report.notes)
+
+
+@pytest.mark.parametrize("feed", [feed for feed in FEEDS if feed != "gzip"])
+def test_what_comes_later_changes_no_earlier_row(feed: str, folder: Path) -> None:
+    name, whole, scan = FEEDS[feed]
+    path = folder / name
+    path.write_bytes(whole)
+    frame = scan(path).frame.collect()
+    lines, compared = whole.splitlines(keepends=True), 0
+    for kept in range(1, len(lines)):
+        path.write_bytes(b"".join(lines[:kept]))
+        try:
+            part = scan(path).frame.collect()
+        except ValueError:  # a header, or messages that make no row
+            continue
+        before = pl.col("available_time") < part["available_time"].max()
+        assert part.filter(before).equals(frame.filter(before))
+        compared += part.filter(before).height
+    assert compared
