@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from quantattn.data.documents import Pieces
-from quantattn.data.pack import SequenceSet
+from quantattn.data.pack import Ints, SequenceSet
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.evaluate import (
     CLASSIFICATION,
@@ -41,6 +42,8 @@ TEST_FIGURES = (
     "test/gap_closed",
 )
 """Every name that `figures_of` may give."""
+NO_CLOCK = 365 * 86_400 * 10**9
+"""Times that all lie within the first year of the epoch, ns, are counts."""
 VERDICTS = {"passed": True, "failed": False, "not run": None}
 """Verdict of a check of the audit → what the report shows."""
 
@@ -196,7 +199,7 @@ def report(
     certificate = None if exactness is None else Check("attention is exact", exactness.passed, exactness.sentence)
     return ReportData(
         title=story.title,
-        question=story.question,
+        question=f"{story.question.strip()} {days_of(prepared.as_of['test'])}".strip(),
         table=table,
         figures=figures,
         rows={
@@ -214,6 +217,14 @@ def report(
         caveats=(*story.caveats, *limits, *prepared.notes),
         created=story.created,
     )
+
+
+def days_of(as_of: Ints) -> str:
+    """The days (UTC) of test decisions as a sentence; "" where their times are counts and no clock."""
+    if not len(as_of) or int(as_of.max()) < NO_CLOCK:
+        return ""
+    first, last = (str(np.datetime64(int(at), "ns").astype("datetime64[D]")) for at in (as_of.min(), as_of.max()))
+    return f"Tested on {first}." if first == last else f"Tested from {first} to {last}."
 
 
 def caveats(table: Table, nanoseconds: int) -> tuple[str, ...]:
