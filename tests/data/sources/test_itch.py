@@ -66,6 +66,17 @@ def test_a_session_is_what_a_literal_reader_finds(tmp_path: Path, seed: int) -> 
     assert frame.filter(~pl.col("printable"))["price"].unique().to_list() == [100_050]
 
 
+def test_later_messages_change_no_earlier_row(tmp_path: Path) -> None:
+    messages, seen = session(200, 2), 0
+    whole = scan_itch(write(tmp_path, framed(messages)), date="2012-06-21").frame.collect()
+    for kept in range(20, len(messages), 45):
+        part = scan_itch(write(tmp_path, framed(messages[:kept])), date="2012-06-21").frame.collect()
+        earlier = pl.col("available_time") < part["available_time"].max()
+        assert part.filter(earlier).equals(whole.filter(earlier))
+        seen += part.filter(earlier).height
+    assert seen > 100
+
+
 def test_every_dress_of_a_file_gives_the_same_table(tmp_path: Path) -> None:
     messages = session(200, 1)
     plain = scan_itch(write(tmp_path, framed(messages)), date="2012-06-21").frame.collect()
