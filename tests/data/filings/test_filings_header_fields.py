@@ -87,6 +87,8 @@ def test_an_amendment_is_linked_to_the_original_of_its_period(tmp_path: Path, su
         ("08", "10-K405/A", "20241231", "20250405101500", "123"),  # → 03, of the same family
         ("09", "10-K/A", "20251231", "20250101101500", "123"),  # accepted before what it would amend
         ("10", "10-K", "20251231", "20250102101500", "123"),
+        ("11", "10-K", "", "20240315101500", "789"),
+        ("12", "10-K/A", "", "20240401101500", "789"),  # neither says of which period it is
     ]
     for number, form, period, accepted, cik in made:
         text = submission(form=form, accession=f"0000000123-24-0000{number}", accepted=accepted, cik=cik)
@@ -95,4 +97,4 @@ def test_an_amendment_is_linked_to_the_original_of_its_period(tmp_path: Path, su
     amends = dict(source.frame.select("accession", "amends").collect().iter_rows())
     links = {key[-2:]: value[-2:] for key, value in amends.items() if value is not None}
     assert links == {"02": "01", "04": "01", "08": "03"}
-    assert "4 of 7 amendments: the original is not among the filings" in source.report.notes
+    assert "5 of 8 amendments: the original is not among the filings" in source.report.notes

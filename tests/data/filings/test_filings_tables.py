@@ -89,6 +89,18 @@ def test_a_source_drops_tables_and_says_how_many(tmp_path: Path, submission) -> 
         scan_filings(tmp_path, tables="none")  # type: ignore[arg-type]
 
 
+def test_rows_without_numbers_are_no_table() -> None:
+    assert find_tables("Name\tOffice\nA. Smith\tTreasurer\nB. Jones\tSecretary\nC. Brown\tCounsel\n") == []
+
+
+def test_an_item_that_ends_in_a_table_ends_where_it_was() -> None:
+    """The text of an item has no line end at its end, so the last line of a table reaches over it."""
+    text = BEFORE + TABLE
+    changed, _ = with_tables(parsed(text, (0, len(text) - 1)), "drop")
+    assert changed.text == BEFORE
+    assert (changed.sections[0].start, changed.sections[0].end) == (0, len(BEFORE))
+
+
 def test_items_in_an_annual_report_move_too() -> None:
     report = "Financial review\n" + TABLE + "It was a good year.\n"
     filing = parsed("Item 7\nSee the annual report.\n", (0, 29), report=report)
