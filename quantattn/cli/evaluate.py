@@ -9,15 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from quantattn.cli.errors import DONE, UsageError
 from quantattn.cli.terminal import console
 from quantattn.evaluate.assessment import Terms
-from quantattn.evaluate.report import ReportData, cells, verdict, write_report
+from quantattn.evaluate.report import ReportData, cells, days_of, verdict, write_report
 from quantattn.evaluate.score_page import Told, report_on
 from quantattn.evaluate.score_report import plain
 from quantattn.evaluate.scores import Columns, read_scores, scan_table, with_outcomes
@@ -35,17 +33,11 @@ OPTIONAL = {
 }
 """Columns that a table may have → what they hold."""
 QUESTIONS = {
-    "return": "Which of {entities:,} entities earn more than the others after each of {times:,} times, {span}, from "
+    "return": "Which of {entities:,} entities earn more than the others after each of {times:,} times{span}, from "
     "{name}.",
-    "value": "A value for each of {entities:,} entities at {times:,} times, {span}, from {name}.",
-    "class": "Which of {classes} comes next, for {entities:,} entities at {times:,} times, {span}, from {name}.",
+    "value": "A value for each of {entities:,} entities at {times:,} times{span}, from {name}.",
+    "class": "Which of {classes} comes next, for {entities:,} entities at {times:,} times{span}, from {name}.",
 }
-
-
-def span_of(times: NDArray[np.int64]) -> str:
-    """The days (UTC) from the first to the last of the times, ns, which rise."""
-    first, last = (str(np.datetime64(int(at), "ns").astype("datetime64[D]")) for at in (times[0], times[-1]))
-    return f"on {first}" if first == last else f"from {first} to {last}"
 
 
 def run(arguments: list[str]) -> int:
@@ -67,7 +59,7 @@ def run(arguments: list[str]) -> int:
     asks = QUESTIONS[asked.kind].format(
         entities=len(first.data.names),
         times=first.data.times.size,
-        span=span_of(first.data.times),
+        span=f", {days}" if (days := days_of(first.data.times)) else "",
         name=asked.scores.name,
         classes=", ".join(first.classes),
     )

@@ -6,8 +6,12 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from quantattn.evaluate.compare import Row, Table, decimals
 from quantattn.evaluate.drawing import Figure
@@ -24,6 +28,8 @@ NO_COST = (
     "and returns what trading on them would have earned and cost.",
 )
 """What a page without a portfolio says of costs."""
+NO_CLOCK = 365 * 86_400 * 10**9
+"""Times that all lie within the first year of the epoch, ns, are counts."""
 ROUGH = 10
 """With fewer blocks than this an interval is called rough."""
 _UNITS = {"day": ("day", "days"), "entity": ("entity", "entities"), "time": ("stretch of time", "stretches of time")}
@@ -125,6 +131,14 @@ class ReportData:
     said: Verdict | None = None
     sheets: tuple[Sheet, ...] = ()
     table_note: str | None = None
+
+
+def days_of(times: NDArray[np.int64]) -> str:
+    """The days of the earliest and the latest of the times, ns UTC, in words; "" where they are counts and no clock."""
+    if not len(times) or int(times.max()) < NO_CLOCK:
+        return ""
+    first, last = (datetime.fromtimestamp(int(at) // 10**9, UTC).date() for at in (times.min(), times.max()))
+    return f"on {first}" if first == last else f"from {first} to {last}"
 
 
 def verdict(table: Table) -> Verdict:

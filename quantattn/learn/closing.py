@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from quantattn.data.documents import Pieces
-from quantattn.data.pack import Ints, SequenceSet
+from quantattn.data.pack import SequenceSet
 from quantattn.data.prepared import PARTS, Prepared
 from quantattn.evaluate import (
     CLASSIFICATION,
@@ -34,6 +33,7 @@ from quantattn.evaluate import (
     regression_table,
     word_values,
 )
+from quantattn.evaluate.report import days_of
 
 Curves = Mapping[str, tuple[list[float], list[float]]]
 TEST_FIGURES = (
@@ -42,8 +42,6 @@ TEST_FIGURES = (
     "test/gap_closed",
 )
 """Every name that `figures_of` may give."""
-NO_CLOCK = 365 * 86_400 * 10**9
-"""Times that all lie within the first year of the epoch, ns, are counts."""
 VERDICTS = {"passed": True, "failed": False, "not run": None}
 """Verdict of a check of the audit → what the report shows."""
 
@@ -197,9 +195,10 @@ def report(
     """A closing table with everything that stands behind it; `limits` are what it cannot show."""
     exactness = story.exactness
     certificate = None if exactness is None else Check("attention is exact", exactness.passed, exactness.sentence)
+    days = days_of(prepared.as_of["test"])
     return ReportData(
         title=story.title,
-        question=f"{story.question.strip()} {days_of(prepared.as_of['test'])}".strip(),
+        question=f"{story.question.strip()} Tested {days}." if days else story.question,
         table=table,
         figures=figures,
         rows={
@@ -217,14 +216,6 @@ def report(
         caveats=(*story.caveats, *limits, *prepared.notes),
         created=story.created,
     )
-
-
-def days_of(as_of: Ints) -> str:
-    """The days (UTC) of test decisions as a sentence; "" where their times are counts and no clock."""
-    if not len(as_of) or int(as_of.max()) < NO_CLOCK:
-        return ""
-    first, last = (str(np.datetime64(int(at), "ns").astype("datetime64[D]")) for at in (as_of.min(), as_of.max()))
-    return f"Tested on {first}." if first == last else f"Tested from {first} to {last}."
 
 
 def caveats(table: Table, nanoseconds: int) -> tuple[str, ...]:

@@ -170,16 +170,20 @@ def run(
             figures |= found
     finally:  # what was trained is kept also where its evaluation fails
         documents["metrics"] = {"figures": figures, "table": None if table is None else table.to_dict()}
-        model_sha = _keep(module.model, folder, prepared, settings, documents)
-    if report is not None:
-        write_report(folder / "report.html", replace(report, hashes={**report.hashes, "model": model_sha}))
+        _keep(module.model, folder, prepared, settings, documents, report)
     write_json(folder / "metrics.json", documents["metrics"])
     return Outcome(fitted, table, figures, begun)
 
 
 def _keep(
-    model: Model, folder: Path, prepared: Prepared, settings: RunSettings, documents: Mapping[str, Mapping[str, Any]]
-) -> str:
+    model: Model,
+    folder: Path,
+    prepared: Prepared,
+    settings: RunSettings,
+    documents: Mapping[str, Mapping[str, Any]],
+    report: ReportData | None,
+) -> None:
+    """Write the model's folder, and the report, which names the model."""
     card = Card(
         title=settings.title,
         question=settings.question,
@@ -193,7 +197,9 @@ def _keep(
         trials=settings.trials,
     )
     extra = {**settings.card, **({} if settings.trials is None else {"trials": settings.trials})}
-    return keep(model, folder / "model", prepared, card=card.text(), extra=extra, exactness=settings.exactness)
+    sha = keep(model, folder / "model", prepared, card=card.text(), extra=extra, exactness=settings.exactness)
+    if report is not None:
+        write_report(folder / "report.html", replace(report, hashes={**report.hashes, "model": sha}))
 
 
 def begin(

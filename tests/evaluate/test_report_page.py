@@ -30,7 +30,7 @@ from quantattn.evaluate import (
 from quantattn.evaluate.compare import decimals
 from quantattn.evaluate.drawing import draw
 from quantattn.evaluate.figures import confusion_figure, loss_figure
-from quantattn.evaluate.report import cells
+from quantattn.evaluate.report import cells, days_of
 
 HOSTILE = "</title></text><script>alert(1)</script><img src=x onerror=alert(2)>\"' $\\frac{$ {{ 7*7 }} _x é"
 
@@ -247,3 +247,10 @@ def test_numbers_do_not_cost_the_drawing_library() -> None:
         quantattn.evaluate.nothing  # noqa: B018
     for name in quantattn.evaluate.__all__:
         assert getattr(quantattn.evaluate, name) is not None
+
+
+def test_the_days_of_a_test_are_said_and_counts_are_no_days() -> None:
+    last = 1_704_067_200 * 10**9 - 1  # of 2023
+    assert days_of(np.array([last - 86_400 * 10**9, last])) == "from 2023-12-30 to 2023-12-31"
+    assert days_of(np.array([last, last - 1])) == "on 2023-12-31"
+    assert days_of(np.arange(1000)) == days_of(np.arange(0)) == ""

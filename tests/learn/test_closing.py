@@ -17,7 +17,7 @@ from quantattn.data.filings.pieces import OnLong, cut_documents
 from quantattn.data.pack import Decisions, SequenceSet
 from quantattn.data.protocol.findings import Audit, Check, LeakError
 from quantattn.evaluate import Blocks, likelihood_table
-from quantattn.learn.closing import VERDICTS, caveats, classifiers_beside, days_of, judged, span
+from quantattn.learn.closing import VERDICTS, caveats, classifiers_beside, judged, span
 from quantattn.learn.datamodule import PreparedData
 from quantattn.learn.fit import fit
 from quantattn.learn.module import Training
@@ -43,13 +43,6 @@ def test_a_test_within_one_day_is_not_said_to_last_for_days() -> None:
         "24 hours",
         "10 days",
     ]
-
-
-def test_the_days_of_a_test_are_said_and_counts_are_no_days() -> None:
-    last = 1_704_067_200 * 10**9 - 1  # of 2023
-    assert days_of(np.array([last - 86_400 * 10**9, last])) == "Tested from 2023-12-30 to 2023-12-31."
-    assert days_of(np.array([last, last - 1])) == "Tested on 2023-12-31."
-    assert days_of(np.arange(1000)) == days_of(np.arange(0)) == ""
 
 
 def test_a_run_does_not_begin_on_data_whose_audit_failed(tmp_path: Path) -> None:
