@@ -38,8 +38,8 @@ def test_every_file_has_a_line(tmp_path: Path, submission: Maker) -> None:
         "a.txt  10-K  2024-03-15 20:30:25     99          100.0%  3 of 23  ok",
         "b.txt  8-K   by 1996-06-29 02:00:00  16          100.0%  1 of 1   ok",
         "c.txt  4     2024-03-15 14:15:00     -           -       -        other form (4)",
-        "d.gz   -     -                       -           -       -        unreadable (damaged gzip: Compressed file "
-        "ended before the end-of-stream marker was reached)",
+        "d.gz   -     -                       -           -       -        unreadable (damaged gzip: the file "
+        "ends before its content does)",
     ]
 
 
