@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Callable
@@ -109,6 +110,23 @@ def as_large(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tens
     return made
 
 
+def rows_before(before: str, now: str) -> dict[str, Tensor]:
+    """Numeric field → for each of its codes now the one that meant it before, by the middle of its bin.
+
+    Args:
+        before: vocabulary of the market that a model comes from, as JSON.
+        now: that of the market it goes to.
+    """
+    old, new = (json.loads(each)["numeric"] for each in (before, now))
+    found = {}
+    for name in sorted(old.keys() & new.keys()):
+        edges = torch.tensor(new[name]["edges"], dtype=torch.float64)
+        inside = torch.cat([edges[:1] - 1, (edges[:-1] + edges[1:]) / 2, edges[-1:]])  # a bin holds its lower edge
+        bins = torch.searchsorted(torch.tensor(old[name]["edges"], dtype=torch.float64), inside, right=True)
+        found[name] = torch.cat([torch.arange(2), 2 + bins])  # behind those of what is missing and what is hidden
+    return found
+
+
 def model_of(method: str, size: str, prepared: Prepared, reach: int, seed: int) -> Model:
     """A model of that kind, as large as the encoder of that size; baselines are made to see `reach` events."""
     torch.manual_seed(seed)
@@ -189,7 +207,7 @@ class Ladder:
         name = f"{method} {seed} {setting} {climbed}".replace(",", "").replace(" ", "_")
         return Path(asked.weights) / f"{results_file(Path(), 'device', self.device, 'x').stem}-{name}.ckpt"
 
-    def climb_on(self, model: Model, distance: int, method: str, seed: int) -> None:
+    def climb_on(self, model: Model, distance: int, method: str, seed: int, vocabulary: str = "") -> None:
         """Give a model the weights that it had at the distance before, if there is one."""
         before = [each for each in self.asked.distances if each < distance]
         if not before:
@@ -200,7 +218,14 @@ class Ladder:
                 f"{path} is not there, with which {method}, seed {seed}, goes on from {before[-1]} events: name its "
                 f"folder with --weights, or take the rows of this method out of {self.path}"
             )
-        model.load_state_dict(as_large(read_checkpoint(path)["state_dict"], model.state_dict()))
+        kept = read_checkpoint(path)
+        state = dict(kept["state_dict"])
+        if kept.get("vocabulary"):
+            names = model.encoder.embedding.names
+            for field, rows in rows_before(kept["vocabulary"], vocabulary).items():
+                table = f"encoder.embedding.tables.{names.index(f'{field}_code')}.weight"
+                state[table] = state[table][rows]
+        model.load_state_dict(as_large(state, model.state_dict()))
 
     def measure(self, distance: int, rung: Rung, method: str, seed: int, say: Callable[[str], None]) -> Cell:
         """Train one model, as long as the encoder of this distance would take, and judge it."""
@@ -208,7 +233,7 @@ class Ladder:
         given = cut_short(prepared, market) if method == CUT else prepared
         reach = int(synthetic(asked, asked.distances[-1]).distances.max()) + 1
         model = model_of(method, asked.size, given, reach, seed)
-        self.climb_on(model, distance, method, seed)
+        self.climb_on(model, distance, method, seed, given.vocabulary_json)
         rate = rate_of(asked, distance)
         recipe = recipe_of(asked, given, asked.steps, seed, rate)
         if distance not in self.encoder_s:
@@ -231,12 +256,13 @@ class Ladder:
         table = judge(model, given, judged, self.beside.setdefault(distance, {}))
         kept = self.weights(distance, method, seed)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_checkpoint({"state_dict": {name: each.cpu() for name, each in model.state_dict().items()}}, kept)
+        state = {name: each.cpu() for name, each in model.state_dict().items()}
+        write_checkpoint({"state_dict": state, "vocabulary": given.vocabulary_json}, kept)
         bayes, seen, loss = given.bayes, given.bayes_in_context, table.loss
         assert bayes is not None
         assert seen is not None
         best = table.row(table.best_baseline).figures[loss].value
-        ours, closed = table.model.figures[loss].value, table.gap_closed
+        lost, closed = table.model.figures[loss].value, table.gap_closed
         assert closed is not None
         return Cell(
             distance=distance,
@@ -253,14 +279,14 @@ class Ladder:
             steps=steps,
             step_ms=1e3 * step,
             seconds=done.seconds,
-            log_loss=ours,
+            log_loss=lost,
             baseline=best,
             bayes=bayes.log_loss,
             skill=closed.value,
             low=float("nan") if closed.low is None else closed.low,
             high=float("nan") if closed.high is None else closed.high,
             best_here=rung.best_here,
-            skill_here=(best - ours) / (best - rung.best_here),
+            skill_here=(best - lost) / (best - rung.best_here),
             theory=(best - seen.log_loss) / (best - bayes.log_loss),
             decisions=table.decisions,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from quantattn.learn.closing import judged
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     from long_memory import arguments, checked, climb
-    from memory_ladder import CUT, ENCODER, Ladder, as_large, model_of, recipe_of
+    from memory_ladder import CUT, ENCODER, Ladder, as_large, model_of, recipe_of, rows_before
     from memory_markets import cut_short, events_of, lost_by_the_law, prepared_of
     from trained import judge, market_of, scores_of
 
@@ -105,6 +106,16 @@ def test_baselines_that_are_kept_give_the_table_of_those_that_are_fitted_anew(tm
         expected = judged(prepared, "label", scores_of(model, prepared, recipe), seed=0)[0]
         assert judge(model, prepared, recipe, kept) == judge(model, prepared, recipe) == expected
     assert len(kept) > 2
+
+
+def test_codes_are_handed_on_by_what_they_mean() -> None:
+    """One market's bins of a price are …, −2, −1, 0, 1, 2 …, the other's put −1 and 0 together."""
+    fine, coarse = (
+        json.dumps({"numeric": {"price": {"edges": edges}}}) for edges in ([-2, -1, 0, 1, 2], [-2, -1, 1, 2])
+    )
+    assert rows_before(fine, coarse)["price"].tolist() == [0, 1, 2, 3, 5, 6, 7]
+    assert rows_before(coarse, fine)["price"].tolist() == [0, 1, 2, 3, 4, 4, 5, 6]
+    assert rows_before(fine, fine)["price"].tolist() == list(range(8))
 
 
 def test_a_market_with_other_codes_goes_on_with_those_that_both_know() -> None:
