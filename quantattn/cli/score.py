@@ -38,7 +38,7 @@ class ScoreSettings(OutputSettings, EngineSettings):
         model_folder: folder that a run wrote; `model=FOLDER` on the command line.
         paths: not used; output goes to `out`.
         out: folder of the Delta table.
-        max_tokens_per_batch: budget of tokens a batch; None: 65,536 on a GPU, 32,768 on a CPU.
+        max_tokens_per_batch: budget of tokens a batch; None: 131,072 on a GPU, 32,768 on a CPU.
         shard_decisions: decisions written in one transaction; None: see `shard_size` and `shard_cost`.
         attention: which implementation computes attention; None is the model's own.
         items: of filings, names of the items that are read; None: those that the model was trained on, or all.
@@ -68,7 +68,7 @@ class ScoreSettings(OutputSettings, EngineSettings):
     @property
     def tokens(self) -> int:
         """The budget of a batch: on a GPU so large that it computes longer than the host needs for the next one."""
-        return self.max_tokens_per_batch or (65_536 if self.devices()[0].startswith("cuda") else 32_768)
+        return self.max_tokens_per_batch or (131_072 if self.devices()[0].startswith("cuda") else 32_768)
 
 
 def score_tables(config: DictConfig) -> int:

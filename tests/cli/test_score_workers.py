@@ -36,7 +36,7 @@ def test_a_batch_is_larger_on_a_gpu_unless_it_was_told(monkeypatch: pytest.Monke
     assert (tokens(), tokens("max_tokens_per_batch=7")) == (32_768, 7)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert (tokens(), tokens("max_tokens_per_batch=7"), tokens("device=cpu")) == (65_536, 7, 32_768)
+    assert (tokens(), tokens("max_tokens_per_batch=7"), tokens("device=cpu")) == (131_072, 7, 32_768)
 
 
 def test_the_first_sigterm_is_noted_and_the_second_ends_the_command() -> None:
