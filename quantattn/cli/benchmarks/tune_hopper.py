@@ -19,10 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton.compiler.errors import CompilationError
-from triton.runtime.errors import OutOfResources, PTXASError
 
 from quantattn.attention.kernels.hopper import launch
+from quantattn.attention.kernels.hopper.compat import REFUSALS
 from quantattn.attention.kernels.hopper.configs import (
     BACKWARD,
     BackwardConfig,
@@ -47,7 +46,6 @@ TABLE = "table"
 """What a row is called that stands in the table."""
 _REGISTERS = {1: (232, 24), 2: (240, 24), 3: (160, 32)}
 """Warpgroups → registers of a thread that multiplies, and of one that loads."""
-_REFUSALS = (OutOfResources, PTXASError, CompilationError)
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def compile_ahead(shapes: Sequence[Shape], dtype: torch.dtype) -> None:
 
 
 def _compile(shape: Shape, kernel: str, config: Config, dtype: torch.dtype) -> None:
-    with contextlib.suppress(*_REFUSALS), _quiet():  # said when the candidate's turn comes
+    with contextlib.suppress(*REFUSALS), _quiet():  # said when the candidate's turn comes
         _Bench(draw(shape, dtype, 0), kernel, 1, None).call(config)()
 
 
@@ -214,7 +212,7 @@ class _Bench:
         try:
             with _quiet():
                 self.call(config)()
-        except _REFUSALS as error:
+        except REFUSALS as error:
             return f"does not fit ({type(error).__name__})"
         rows = check(self.results(), self.budget) if self.budget else []
         wrong = [row.name for row in rows if not row.ok]

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from triton.compiler.errors import CompilationError
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language import _core as core
 from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.runtime.errors import OutOfResources, PTXASError
+
+REFUSALS = (CompilationError, OutOfResources, PTXASError)
+"""What a launch raises whose program does not fit."""
 
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 """(descriptor, corner, barrier, buffer): a box of global memory into shared memory, announced on the barrier."""
