@@ -40,6 +40,8 @@ def instantiate(node: Mapping[str, Any], where: str, allow: Sequence[str] = (), 
         return hydra.utils.instantiate(dict(node), **extra)
     except HydraException as error:
         cause = error.__cause__ or error
+        if isinstance(cause, TypeError):
+            _check_numbers(made, node, where)
         needed = EXTRAS.get(target.rpartition(".")[2])
         if isinstance(cause, ModuleNotFoundError) and needed is not None:
             raise UsageError(f"{where} needs a package that is not here: pip install 'quantattn[{needed}]'") from error
@@ -80,7 +82,8 @@ def _located(target: str, where: str, allow: Sequence[str]) -> Any:
 
 
 def _check_arguments(made: Any, node: Mapping[str, Any], where: str, extra: Mapping[str, Any]) -> None:
-    _check_numbers(made, node, where)
+    if not hasattr(made, "__post_init__"):  # what looks at its numbers itself says more
+        _check_numbers(made, node, where)
     parameters = inspect.signature(made).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         return
