@@ -173,7 +173,7 @@ def check_filings(
     if objective in ("masked", "planted"):
         return
     if prices is None or tickers is None:
-        raise ValueError(f"objective {objective!r} needs prices and tickers; only 'masked' does without")
+        raise ValueError(f"objective {objective!r} needs prices and tickers; only labels=none objective=masked_language does without")
     require_returns(horizon, history)
 
 

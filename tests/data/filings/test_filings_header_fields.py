@@ -6,8 +6,10 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from quantattn.data.filings.amendments import with_originals
 from quantattn.data.filings.shown import day_of
 from quantattn.data.filings.submission import parse_submission
 from quantattn.data.sources.filings import scan_filings
@@ -98,3 +100,17 @@ def test_an_amendment_is_linked_to_the_original_of_its_period(tmp_path: Path, su
     links = {key[-2:]: value[-2:] for key, value in amends.items() if value is not None}
     assert links == {"02": "01", "04": "01", "08": "03"}
     assert "5 of 8 amendments: the original is not among the filings" in source.report.notes
+
+
+def test_what_was_accepted_at_the_same_moment_is_amended_by_none() -> None:
+    filings = pl.DataFrame(
+        {
+            "accession": ["original", "at once", "later"],
+            "entity": [320193] * 3,
+            "family": ["10-K"] * 3,
+            "period": ["20241231"] * 3,
+            "event_time": [10, 10, 11],
+            "amendment": [False, True, True],
+        }
+    )
+    assert with_originals(filings)["amends"].to_list() == [None, None, "original"]

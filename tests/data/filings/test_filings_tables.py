@@ -93,6 +93,12 @@ def test_rows_without_numbers_are_no_table() -> None:
     assert find_tables("Name\tOffice\nA. Smith\tTreasurer\nB. Jones\tSecretary\nC. Brown\tCounsel\n") == []
 
 
+@pytest.mark.parametrize(("rows", "found"), [(3, 1), (4, 0)])
+def test_a_third_of_the_rows_of_a_table_has_a_number(rows: int, found: int) -> None:
+    text = "Shares held\t1,200\n" + "Name\tOffice\n" * (rows - 1)
+    assert len(find_tables(text)) == found
+
+
 def test_an_item_that_ends_in_a_table_ends_where_it_was() -> None:
     """The text of an item has no line end at its end, so the last line of a table reaches over it."""
     text = BEFORE + TABLE
