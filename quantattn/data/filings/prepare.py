@@ -173,7 +173,8 @@ def check_filings(
     if objective in ("masked", "planted"):
         return
     if prices is None or tickers is None:
-        raise ValueError(f"objective {objective!r} needs prices and tickers; only labels=none objective=masked_language does without")
+        without = "labels=none objective=masked_language"
+        raise ValueError(f"objective {objective!r} needs prices and tickers; only {without} does without")
     require_returns(horizon, history)
 
 
